@@ -24,7 +24,7 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Near:
-    """Code that looks like what an edit was looking for: a path in the base, a 1-based line, the code."""
+    """Code like what an edit was looking for: a path in the base, a 1-based line, the code."""
 
     path: str
     line: int
@@ -66,7 +66,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Result:
-    """One transform's outcome. `detail` is one line for people; `problems` is empty unless it failed."""
+    """One transform's outcome. `detail` is one line; `problems` is empty unless it failed."""
 
     id: str
     outcome: Outcome
