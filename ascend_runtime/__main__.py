@@ -1,0 +1,84 @@
+"""`python -m ascend_runtime`: what is in the installed wheel, and is the installation sound.
+
+Exit status: 0 if all is well, 1 if something is wrong, 2 if this is not an installed wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ascend_runtime import doctor
+from ascend_runtime import manifest as manifests
+
+SCHEMA = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ascend_runtime",
+        description="Show what the installed patched vLLM holds, and check the installation.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    site = manifests.site()
+    try:
+        manifest = manifests.load(site)
+    except manifests.ManifestError as error:
+        print(
+            f"python -m ascend_runtime: {error}; run it where the wheel is installed",
+            file=sys.stderr,
+        )
+        return 2
+    report = _report(manifest, site)
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        _show(report)
+    return 0 if report["ok"] else 1
+
+
+def _report(manifest: manifests.Manifest, site: Path) -> dict[str, Any]:
+    findings = doctor.examine(manifest, site)
+    return {
+        "schema": SCHEMA,
+        "ok": not findings,
+        "site": str(site),
+        "project": manifest.project,
+        "version": manifest.version,
+        "base": manifest.base,
+        "transforms": manifest.transforms,
+        "files": len(manifest.files),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    base = report["base"]
+    print(f"vLLM {base['version']} edited by vllm-ascend-rewriter {report['project']}")
+    print(f"  wheel {report['version']}")
+    print(f"  base  {base['file'] or base['origin']}  sha256 {base['sha256']}")
+    print(f"  in    {report['site']}")
+    print()
+    width = max((len(one["id"]) for one in report["transforms"]), default=0)
+    for one in report["transforms"]:
+        line = f"  {one['id']:{width}}  {one['outcome']:16}  {', '.join(one['seed']):20}"
+        if one["files"]:
+            line += f"  +{one['added']} -{one['removed']} in {', '.join(one['files'])}"
+        print(line.rstrip())
+    print()
+    if report["ok"]:
+        print(f"ok: {report['files']} files are as packed, and the doctor found nothing wrong")
+    for finding in report["findings"]:
+        print(f"wrong [{finding['check']}]: {finding['problem']}")
+        print(f"  do: {finding['cure']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
