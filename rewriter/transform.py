@@ -65,6 +65,7 @@ class Upstream:
         return self.status in ("Pending", "Submitted", "Backport")
 
     def __str__(self) -> str:
+        """Return the value as Upstream-Status writes it."""
         return f"{self.status} [{self.detail}]" if self.detail else self.status
 
 
@@ -84,9 +85,10 @@ class Example:
 class Transform:
     """One change to vLLM, as declared in a file of `rewriter/transforms/`.
 
-    `seed` names the rows of the monkey-patch table that it covers ("platform/3"), in full or in part;
-    `vllm` is the version specifier of the releases it is meant for; `after` lists transforms whose edits
-    come first where both touch the same code; `monkey_patch_lines` is the size of what it replaces.
+    `seed` names the rows of the monkey-patch table that it covers ("platform/3"), in full or in
+    part; `vllm` is the version specifier of the releases it is meant for; `after` lists transforms
+    whose edits come first where both touch the same code; `monkey_patch_lines` is the size of what
+    it replaces.
     `id`, `doc`, `source` and `source_lines` are filled in by the catalogue.
     """
 

@@ -1,0 +1,105 @@
+"""Finds transforms by walking packages and folders; there is no central list."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import rewriter.transforms
+from rewriter.errors import RewriterError
+from rewriter.transform import Transform, TransformError
+
+
+def _bind(name: str, module: ModuleType) -> Transform:
+    transform = getattr(module, "TRANSFORM", None)
+    path = Path(module.__file__ or "")
+    if not isinstance(transform, Transform):
+        raise RewriterError(f"{path.name} defines no TRANSFORM; see CONTRIBUTING.md")
+    lines = path.read_text(encoding="utf-8").count("\n")
+    try:
+        return transform.bound(id=name, doc=module.__doc__ or "", source=path, source_lines=lines)
+    except TransformError as error:
+        raise RewriterError(f"{error} ({path.name})") from None
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"rewriter_user_transforms.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing in the user's folder
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = str(error).partition("\n")[0]
+        raise RewriterError(f"cannot load {path.name}: {type(error).__name__}: {line}") from None
+    finally:
+        sys.dont_write_bytecode = keep
+    return module
+
+
+def _user_transforms(folder: Path) -> list[Transform]:
+    if not folder.is_dir():
+        raise RewriterError(f"--transforms {folder}: no such folder")
+    files = sorted(p for p in folder.glob("*.py") if not p.name.startswith("_"))
+    if not files:
+        raise RewriterError(f"--transforms {folder}: no transform (*.py) in it")
+    return [_bind(path.stem, _load_file(path)) for path in files]
+
+
+def load(folders: Sequence[Path] = ()) -> tuple[Transform, ...]:
+    """Return our transforms and those of the user's folders, sorted by id.
+
+    Raises RewriterError for a file that is not a transform, an id used twice, and an `after` that
+    names no transform or goes in a circle.
+    """
+    package = rewriter.transforms
+    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_")
+    found = [_bind(n, importlib.import_module(f"{package.__name__}.{n}")) for n in names]
+    for folder in folders:
+        found += _user_transforms(folder)
+    by_id: dict[str, Transform] = {}
+    for transform in found:
+        if transform.id in by_id:
+            raise RewriterError(f"two transforms are named {transform.id}; rename one of the files")
+        by_id[transform.id] = transform
+    generations(found)
+    return tuple(by_id[name] for name in sorted(by_id))
+
+
+def generations(transforms: Sequence[Transform]) -> dict[str, int]:
+    """Return for each id how many steps come before it. Raises RewriterError for circles."""
+    by_id = {transform.id: transform for transform in transforms}
+    depth: dict[str, int] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> int:
+        if name in above:
+            raise RewriterError(f"transforms come after each other: {' -> '.join([*above, name])}")
+        if name not in depth:
+            before = [b for b in by_id[name].after if b in by_id]
+            depth[name] = max((visit(b, (*above, name)) + 1 for b in before), default=0)
+        return depth[name]
+
+    for name in sorted(by_id):
+        visit(name, ())
+    return depth
+
+
+def select(
+    transforms: Sequence[Transform], only: Sequence[str], skip: Sequence[str]
+) -> tuple[Transform, ...]:
+    """Return what `--only` and `--skip` choose. Raises RewriterError for unknown ids."""
+    known = {transform.id for transform in transforms}
+    for option, names in (("--only", only), ("--skip", skip)):
+        for name in names:
+            if name not in known:
+                raise RewriterError(f"{option} {name}: no such transform; --list shows all of them")
+    both = sorted(set(only) & set(skip))
+    if both:
+        raise RewriterError(f"--only and --skip both name {', '.join(both)}")
+    return tuple(t for t in transforms if (not only or t.id in only) and t.id not in skip)

@@ -1,0 +1,277 @@
+"""The command line: what each option does, from the base to the artefacts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rewriter import compare, docs, report
+from rewriter.base import DEFAULT_VERSION, Base, open_base
+from rewriter.cache import Cache, sha256_of
+from rewriter.catalog import load, select
+from rewriter.diffs import unified
+from rewriter.errors import ExitStatus, RewriterError
+from rewriter.html import html
+from rewriter.options import parser
+from rewriter.output import REPORT, Output, write_tree
+from rewriter.progress import Progress
+from rewriter.rewrite import Pristine, Rewritten, rewrite
+from rewriter.series import write_patches
+from rewriter.transform import Transform
+from rewriter.wheel import build_wheels
+
+#: Without it, the command line of the renamed wheel dies.
+_NAME_EDIT = "distribution_name"
+
+
+@dataclass(frozen=True)
+class _Edited:
+    """A base, the transforms tried on it, and what became of them."""
+
+    base: Base
+    transforms: tuple[Transform, ...]
+    rewritten: Rewritten
+    pristine: Pristine
+    work: Path
+
+    @property
+    def failed(self) -> bool:
+        return any(result.outcome.failed for result in self.rewritten.results)
+
+    @property
+    def status(self) -> ExitStatus:
+        return ExitStatus.EDITS_FAILED if self.failed else ExitStatus.OK
+
+    def original(self, path: str) -> bytes:
+        source = self.pristine(path)
+        if source is None:
+            raise FileNotFoundError(path)
+        return source.data
+
+    def report(self, artifacts: dict[str, str]) -> dict[str, object]:
+        return report.to_json(self.base, self.rewritten, self.transforms, artifacts)
+
+
+class _Command:
+    def __init__(self, args: argparse.Namespace, runtime: Path) -> None:
+        self.args, self.runtime = args, runtime
+        self.cache = Cache.default()
+        self.progress = Progress(args.quiet)
+        self.color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self.catalog = load(args.transforms)
+        self.selected = select(self.catalog, args.only, args.skip)
+
+    def run(self) -> ExitStatus:
+        args = self.args
+        if args.clean_cache:
+            return self._clean()
+        if args.list:
+            return self._list()
+        if args.explain is not None:
+            print(docs.transforms_page([self._one(args.explain)]), end="")
+            return ExitStatus.OK
+        if args.diff:
+            self.selected = (self._one(args.diff),)
+        if args.check:
+            return self._check()
+        if args.diff is not None:
+            return self._diff()
+        if args.tree is not None:
+            return self._tree()
+        if args.compare is not None:
+            return self._compare()
+        return self._build()
+
+    def _one(self, name: str) -> Transform:
+        for transform in self.catalog:
+            if transform.id == name:
+                return transform
+        raise RewriterError(f"{name}: no such transform; --list shows all of them")
+
+    def _clean(self) -> ExitStatus:
+        freed = self.cache.clean()
+        if self.args.json:
+            self._json({"freed_bytes": freed})
+        else:
+            print(f"freed {freed / 1e6:.1f} MB")
+        return ExitStatus.OK
+
+    def _list(self) -> ExitStatus:
+        if self.args.json:
+            entries = [
+                {
+                    "id": t.id,
+                    "seed": list(t.seeds),
+                    "title": t.title,
+                    "upstream": str(t.upstream),
+                    "vllm": t.vllm,
+                    "files": list(t.paths),
+                }
+                for t in self.selected
+            ]
+            self._json({"transforms": entries})
+            return ExitStatus.OK
+        width = max((len(t.id) for t in self.selected), default=0)
+        for t in self.selected:
+            print(f"{t.id:<{width}}  {', '.join(t.seeds) or '-':<11}  {t.title}")
+        return ExitStatus.OK
+
+    @contextmanager
+    def _edited(self) -> Iterator[_Edited]:
+        args = self.args
+        if args.source and args.vllm:
+            raise RewriterError("--source and --vllm exclude each other; --base-version names one")
+        with self.cache.work("build") as work:
+            with self.progress.stage("open the base"):
+                base = open_base(
+                    source=args.source,
+                    version=args.vllm or DEFAULT_VERSION,
+                    base_version=args.base_version,
+                    allow_unknown=args.allow_unknown_base,
+                    cache=self.cache,
+                    work=work,
+                    say=self.progress.say,
+                )
+            pristine = Pristine(base.root)
+            with self.progress.stage(f"edit vLLM {base.version}"):
+                rewritten = rewrite(base, self.selected, work)
+            yield _Edited(base, self.selected, rewritten, pristine, work)
+
+    def _json(self, value: object) -> None:
+        print(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
+
+    def _tell(self, edited: _Edited, artifacts: dict[str, str]) -> None:
+        if self.args.json:
+            print(report.dumps(edited.report(artifacts)), end="")
+            return
+        width = shutil.get_terminal_size((100, 24)).columns
+        print(report.table(edited.rewritten, edited.transforms, color=self.color, width=width))
+
+    def _check(self) -> ExitStatus:
+        with self._edited() as edited:
+            self._tell(edited, {})
+            return edited.status
+
+    def _diff(self) -> ExitStatus:
+        with self._edited() as edited:
+            for path, after in sorted(edited.rewritten.files.items()):
+                sys.stdout.buffer.write(unified(path, edited.original(path), after))
+            sys.stdout.buffer.flush()
+            self._failures(edited)
+            return edited.status
+
+    def _failures(self, edited: _Edited) -> None:
+        for result in edited.rewritten.results:
+            if result.outcome.failed:
+                self.progress.warn(f"{result.id} {result.outcome}: {result.detail}")
+
+    def _tree(self) -> ExitStatus:
+        with self._edited() as edited:
+            self._tell(edited, {})
+            if not edited.failed:
+                files = dict(edited.rewritten.files)
+                write_tree(self.args.tree, edited.base.root, files, self.runtime)
+                self.progress.say(f"wrote {self.args.tree}")
+            return edited.status
+
+    def _compare(self) -> ExitStatus:
+        old = compare.load(self.args.compare)
+        with self._edited() as edited:
+            found = compare.compare(old, edited.report({}))
+            if self.args.json:
+                self._json(found.to_json())
+            else:
+                print(found.text())
+            return edited.status
+
+    def _warn_of_the_name(self) -> None:
+        known = {t.id for t in self.catalog}
+        if _NAME_EDIT in known and _NAME_EDIT not in {t.id for t in self.selected}:
+            self.progress.warn(
+                f"without {_NAME_EDIT} every `vllm` command of the renamed wheel fails with"
+                " PackageNotFoundError; use the drop-in wheel"
+            )
+
+    def _build(self) -> ExitStatus:
+        self._warn_of_the_name()
+        output = Output(self.args.out or Path("dist"), self.cache)
+        with self.cache.lock(output.lock_name, self.progress.say), output.staging() as staging:
+            with self._edited() as edited:
+                if edited.failed:
+                    self._tell(edited, {})
+                    self.progress.say("nothing was built")
+                    return edited.status
+                artifacts = self._artifacts(edited, staging)
+                output.publish(staging)
+                self._tell(edited, artifacts)
+            for name, sha256 in artifacts.items():
+                if name.endswith(".whl"):
+                    self.progress.say(f"{sha256}  {name}")
+            self.progress.say(f"all artefacts are in {self.args.out or 'dist'}")
+        return ExitStatus.OK
+
+    def _artifacts(self, edited: _Edited, staging: Path) -> dict[str, str]:
+        work = edited.work / "wheel"
+        work.mkdir()
+        with self.progress.stage("build the wheels"):
+            wheels = build_wheels(
+                base=edited.base,
+                rewritten=edited.rewritten,
+                transforms=edited.transforms,
+                runtime=self.runtime,
+                work=work,
+                out=staging,
+                label=not self.args.no_local_label,
+                say=self.progress.say,
+            )
+        with self.progress.stage("write patches and reports"):
+            patches = write_patches(
+                edited.base, edited.original, edited.rewritten, edited.transforms, staging
+            )
+            names = [*(wheel.name for wheel in wheels), *(p.as_posix() for p in patches)]
+            artifacts = {name: sha256_of(staging / name) for name in sorted(names)}
+            page = html(
+                edited.base, edited.rewritten, edited.transforms, edited.original, artifacts
+            )
+            (staging / "report.html").write_text(page, encoding="utf-8", newline="\n")
+            text = report.dumps(edited.report(artifacts))
+            (staging / REPORT).write_text(text, encoding="utf-8", newline="\n")
+        return artifacts
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str], runtime: str) -> int:
+    """Run the command line and return its status; `runtime` is the folder `ascend_runtime`."""
+    args = parser().parse_args(argv)
+    # A terminated build cleans up like an interrupted one.
+    with contextlib.suppress(ValueError):  # not the main thread, as in a test
+        signal.signal(signal.SIGTERM, _stop)
+    try:
+        return int(_Command(args, Path(runtime)).run())
+    except RewriterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(error.status)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return int(ExitStatus.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of `--diff | head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitStatus.OK)
+    except OSError as error:
+        place = f" {error.filename}" if isinstance(error.filename, str) else ""
+        print(f"error: cannot read or write{place}: {error.strerror or error}", file=sys.stderr)
+        return int(ExitStatus.BAD_INPUT)

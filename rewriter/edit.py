@@ -1,0 +1,108 @@
+"""What an edit is, and where it is made: a scope of a file.
+
+Every edit looks at the pristine file, so that the order of edits does not matter, and states how
+many places it expects; more or fewer is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rewriter.change import Change
+from rewriter.snippet import Snippet
+from rewriter.source import Scope
+
+
+@dataclass(frozen=True)
+class Found:
+    """The places of an edit that are still to be changed, and how many are as they should be."""
+
+    todo: tuple[Change, ...] = ()
+    done: int = 0
+
+
+class Edit(ABC):
+    """One kind of change, confined to a scope."""
+
+    #: How many places it must find.
+    count: int = 1
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say in a few words what the edit does."""
+
+    @abstractmethod
+    def locate(self, scope: Scope) -> Found:
+        """Find the places in the scope. Raises SourceError if the scope is of the wrong kind."""
+
+    @property
+    @abstractmethod
+    def pattern(self) -> str:
+        """The code that the edit looks for (for the report of a drifted edit)."""
+
+    @property
+    def result(self) -> str:
+        """The code that the edit leaves behind."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Edits of one scope of one file. Built by `In(path, scope).do(...)`.
+
+    `imports` and `dropped` are import statements that the file must have and must lose; `fixed_by`
+    is code that shows, where the edits do not fit, that upstream has its own fix.
+    """
+
+    path: str
+    scope: str
+    edits: tuple[Edit, ...]
+    imports: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    fixed_by: str | None = None
+
+    def mentions(self, word: str) -> bool:
+        """Whether the edits write this name into vLLM."""
+        pattern = re.compile(rf"\b{re.escape(word)}\b")
+        written = [edit.result for edit in self.edits]
+        return any(pattern.search(text) for text in [*self.imports, *written])
+
+    @cached_property
+    def all_imports(self) -> tuple[str, ...]:
+        """The imports asked for, and one for each module of `ascend_runtime` that is written."""
+        written = "\n".join(edit.result for edit in self.edits)
+        modules = re.findall(r"\bascend_runtime\.(\w+)", written)
+        return tuple(
+            dict.fromkeys([*self.imports, *(f"import ascend_runtime.{m}" for m in modules)])
+        )
+
+
+@dataclass(frozen=True)
+class In:
+    """A scope: a path below the base, and a dotted name ("" is the whole file).
+
+    The name is of a function, a class, a method, or a name that is assigned to.
+    """
+
+    path: str
+    scope: str = ""
+
+    def do(
+        self,
+        *edits: Edit,
+        imports: str | Sequence[str] = (),
+        drops: str | Sequence[str] = (),
+        fixed_by: str | None = None,
+    ) -> Target:
+        """Confine edits to this scope."""
+        if fixed_by is not None:
+            Snippet.parse(fixed_by)
+        return Target(self.path, self.scope, edits, _as_tuple(imports), _as_tuple(drops), fixed_by)
+
+
+def _as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
