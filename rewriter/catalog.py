@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
@@ -20,11 +21,24 @@ def _bind(name: str, module: ModuleType) -> Transform:
     path = Path(module.__file__ or "")
     if not isinstance(transform, Transform):
         raise RewriterError(f"{path.name} defines no TRANSFORM; see CONTRIBUTING.md")
-    lines = path.read_text(encoding="utf-8").count("\n")
+    lines = rule_lines(path.read_text(encoding="utf-8"))
     try:
         return transform.bound(id=name, doc=module.__doc__ or "", source=path, source_lines=lines)
     except TransformError as error:
         raise RewriterError(f"{error} ({path.name})") from None
+
+
+def rule_lines(source: str) -> int:
+    """Count the lines of a transform, without its docstring, its examples and empty lines."""
+    tree = ast.parse(source)
+    left_out: set[int] = set()
+    for node in [*tree.body[:1], *ast.walk(tree)]:
+        is_doc = node is tree.body[0] and isinstance(node, ast.Expr)
+        is_examples = isinstance(node, ast.keyword) and node.arg == "examples"
+        if isinstance(node, (ast.stmt, ast.keyword)) and (is_doc or is_examples):
+            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return sum(bool(line.strip()) for number, line in lines if number not in left_out)
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -28,7 +28,6 @@ from rewriter.progress import Progress
 from rewriter.rewrite import Pristine, Rewritten, rewrite
 from rewriter.series import write_patches
 from rewriter.transform import Transform
-from rewriter.wheel import build_wheels
 
 #: Without it, the command line of the renamed wheel dies.
 _NAME_EDIT = "distribution_name"
@@ -221,6 +220,8 @@ class _Command:
         return ExitStatus.OK
 
     def _artifacts(self, edited: _Edited, staging: Path) -> dict[str, str]:
+        from rewriter.wheel import build_wheels  # slow to import, and only needed here
+
         work = edited.work / "wheel"
         work.mkdir()
         with self.progress.stage("build the wheels"):

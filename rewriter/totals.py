@@ -19,11 +19,12 @@ def totals(rewritten: Rewritten, transforms: Sequence[Transform]) -> dict[str, A
     """Return sums over all transforms.
 
     `outcomes` has every outcome, also those that did not occur. `lines_transforms` and
-    `lines_monkey_patch` count the applied transforms only, as `added` and `removed` do, so that the
-    three can be compared.
+    `lines_monkey_patch` count, so that they can be compared, only applied transforms that replace a
+    monkey-patch of known size; one that several transforms replace together counts once.
     """
     known = {transform.id: transform for transform in transforms}
     applied = [r for r in rewritten.results if r.outcome is Outcome.APPLIED]
+    measured = [t for r in applied if (t := known[r.id]).monkey_patch_lines]
     changed = [file for result in applied for file in result.files]
     return {
         "transforms": len(rewritten.results),
@@ -35,8 +36,8 @@ def totals(rewritten: Rewritten, transforms: Sequence[Transform]) -> dict[str, A
         "edits": sum(file.edits for file in changed),
         "added": sum(file.added for file in changed),
         "removed": sum(file.removed for file in changed),
-        "lines_transforms": sum(known[result.id].source_lines for result in applied),
-        "lines_monkey_patch": sum(known[result.id].monkey_patch_lines for result in applied),
+        "lines_transforms": sum(transform.source_lines for transform in measured),
+        "lines_monkey_patch": sum({t.seeds: t.monkey_patch_lines for t in measured}.values()),
     }
 
 

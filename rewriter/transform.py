@@ -87,9 +87,10 @@ class Transform:
 
     `seed` names the rows of the monkey-patch table that it covers ("platform/3"), in full or in
     part; `vllm` is the version specifier of the releases it is meant for; `after` lists transforms
-    whose edits come first where both touch the same code; `monkey_patch_lines` is the size of what
-    it replaces.
-    `id`, `doc`, `source` and `source_lines` are filled in by the catalogue.
+    whose edits come first where both touch the same code; `monkey_patch_lines` is the size of the
+    file it replaces, alone or with others of the same seed rows (0 if it is not known).
+    `id`, `doc`, `source` and `source_lines` (its code, without docstring and examples) are filled
+    in by the catalogue.
     """
 
     seed: str | Sequence[str]

@@ -24,6 +24,9 @@ def main():
             " 'python -m pip install .' in the project's folder\n" % error.name
         )
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was written\n")
+        return 130
     return run(sys.argv[1:], os.path.join(root, "ascend_runtime"))
 
 

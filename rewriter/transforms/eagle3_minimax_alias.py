@@ -17,7 +17,7 @@ TRANSFORM = Transform(
     vllm=">=0.18",
     upstream=Upstream.backport("https://github.com/vllm-project/vllm/pull/37512, in 0.20.0"),
     remove_when="the base is 0.20.0 or later",
-    monkey_patch_lines=30,
+    monkey_patch_lines=282,
     edits=[
         In(FILE, "_SPECULATIVE_DECODING_MODELS").do(
             add_entry(

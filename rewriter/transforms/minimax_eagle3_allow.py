@@ -17,7 +17,7 @@ TRANSFORM = Transform(
     vllm=">=0.18,<0.22",
     upstream=Upstream.backport("https://github.com/vllm-project/vllm/pull/37512, in 0.19.1"),
     remove_when="the base is 0.19.1 or later",
-    monkey_patch_lines=70,
+    monkey_patch_lines=282,
     edits=[
         In(FILE, "SpeculativeConfig._verify_args").do(
             add_item(to="aux_hidden_states_supported", value='"minimax_m2"'),

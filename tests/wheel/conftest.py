@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from small_tree import write_small_tree
 
 import rewriter
 from rewriter.base import Base
@@ -65,22 +66,8 @@ def build(
 
 
 @pytest.fixture(scope="session")
-def sdist_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked sdist of vLLM 0.18.0: $VLLM_SDIST_TREE, else through the project's own cache."""
-    if given := os.environ.get("VLLM_SDIST_TREE"):
-        return Path(given)
-    from rewriter.base import open_base
-    from rewriter.cache import Cache
-
-    base = open_base(
-        source=None,
-        version="0.18.0",
-        base_version=None,
-        allow_unknown=False,
-        cache=Cache.default(),
-        work=tmp_path_factory.mktemp("base"),
-        say=print,
-    )
+def sdist_tree(base: Base) -> Path:
+    """The unpacked sdist of vLLM 0.18.0."""
     return base.root
 
 
@@ -89,48 +76,6 @@ def wheels(sdist_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Both wheels of the real vLLM, with one file edited."""
     base = Base("0.18.0", SHA256, "sdist", sdist_tree, "vllm-0.18.0.tar.gz")
     return build(base, tmp_path_factory.mktemp("wheels"))
-
-
-_PYPROJECT = """\
-[project]
-name = "vllm"
-authors = [{name = "vLLM Team"}]
-description = "small"
-readme = "README.md"
-requires-python = ">=3.10,<3.14"
-classifiers = ["Intended Audience :: Developers"]
-dynamic = ["version", "dependencies", "optional-dependencies"]
-[project.scripts]
-vllm = "vllm.cli:main"
-[project.entry-points."vllm.general_plugins"]
-small = "vllm.cli:main"
-"""
-_SETUP = 'from setuptools import setup\nsetup(extras_require={"bench": ["six >= 1"], "old": []})\n'
-
-
-def write_small_tree(root: Path) -> Path:
-    """Write a tree laid out as vLLM's: package, odd data files, pyproject, requirements, setup."""
-    files = {
-        "vllm/__init__.py": "OWNER = 'vllm'\n",
-        "vllm/_version.py": "__version__ = version = '0.18.0'\n",
-        "vllm/logger.py": "OWNER = 'vllm'\n",
-        "vllm/cli.py": "def main(): print('ran')\n",
-        'vllm/configs/E=8,N=64,name="x".json': "{}",
-        "vllm/flash/.gitkeep": "",
-        "vllm/.hidden/inner/deep.txt": "deep",
-        "vllm/templates/a.jinja": "{{ é }}",
-        "vllm/__pycache__/cli.cpython-311.pyc": "stale",
-        "pyproject.toml": _PYPROJECT,
-        "setup.py": _SETUP,
-        "requirements/common.txt": "# why\nregex # because\nsix>=1.16; python_version > '3.11'\n",
-        "LICENSE": "Apache License\n",
-        "README.md": "# vLLM\n\nName: not a header\nVersion: 9\n",
-    }
-    for path, text in files.items():
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, "utf-8")
-    return root
 
 
 @pytest.fixture
