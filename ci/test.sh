@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Install what the tests need into a fresh virtual environment, then run lint, types and all tests.
+# Arguments go to pytest. VENV names the environment's folder (default .venv-test); it is made anew.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv-test}
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+if ! command -v chromium >/dev/null || ! command -v git >/dev/null; then
+    as_root apt-get update -qq
+    as_root apt-get install -y -qq --no-install-recommends chromium git >/dev/null
+fi
+
+echo "== install"
+python=$(command -v python3.11 || command -v python3)
+rm -rf "$venv"
+"$python" -m venv "$venv"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+"$venv/bin/pip" install -q -r ci/requirements.txt
+"$venv/bin/pip" install -q -c ci/requirements.txt '.[test,lint]'
+
+echo "== lint and types"
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+"$venv/bin/mypy"
+
+echo "== tests of the build"
+"$venv/bin/python" -m pytest tests/rewriter tests/transforms tests/runtime tests/wheel tests/cli "$@"
+
+echo "== tests of the patched vLLM"
+"$venv/bin/python" -m pytest tests/patched "$@"
