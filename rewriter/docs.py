@@ -176,3 +176,10 @@ def _prose(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return _SPECIAL.sub(lambda match: "".join("\\" + char for char in match[0]), text)
+
+
+if __name__ == "__main__":
+    # python -m rewriter.docs > docs/transforms.md
+    from rewriter.catalog import load
+
+    print(transforms_page(load()), end="")
