@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from multiprocessing.util import Finalize
 
 
 def worker_daemon(env: Mapping[str, str] = os.environ) -> bool:
@@ -16,3 +17,16 @@ def worker_daemon(env: Mapping[str, str] = os.environ) -> bool:
     if env.get("DYNAMIC_EPLB", "false").lower() in ("true", "1"):
         return False
     return env.get("EXPERT_MAP_RECORD", "false") != "true"
+
+
+def shut_down_before_join(shutdown: Callable[[], object]) -> None:
+    """Have `shutdown` called before the exiting process joins its workers.
+
+    Workers wait for the executor's end of a pipe to close, which `shutdown` does. At exit
+    `multiprocessing` terminates daemonic workers but joins others, and it joins them before
+    `shutdown` is due where a `weakref.finalize` was made before `multiprocessing.util` was
+    imported, and always in a child process such as the engine's. Does nothing while workers are
+    daemonic. `shutdown` must bear a second call.
+    """
+    if not worker_daemon():
+        Finalize(None, shutdown, exitpriority=10)

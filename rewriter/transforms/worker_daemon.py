@@ -8,12 +8,15 @@ that switch the balancing on, DYNAMIC_EPLB and EXPERT_MAP_RECORD, when a
 worker is created; without them workers stay daemonic. The other
 `daemon=True` of the file belong to threads and are left alone.
 
-At exit Python joins processes that are not daemonic, where it would have
-terminated daemonic ones. Workers end when their executor shuts down, so the
-executor shuts down before that join.
+At exit Python terminates daemonic processes but joins the others, and the
+workers wait for their executor to shut down first. Nothing else shuts it
+down where the engine fails after its executor has started, for want of KV
+cache memory say, or where a `weakref.finalize` is older than the import of
+multiprocessing: both would hang for ever. So the executor also registers
+its shutdown with multiprocessing, to come before the join.
 """
 
-from rewriter.edits import In, set_keyword
+from rewriter.edits import In, insert_after, set_keyword
 from rewriter.transform import Example, Transform, Upstream
 
 FILE = "vllm/v1/executor/multiproc_executor.py"
@@ -26,6 +29,12 @@ TRANSFORM = Transform(
     remove_when="vLLM lets a platform choose the daemon flag of its workers",
     monkey_patch_lines=211,
     edits=[
+        In(FILE, "MultiprocExecutor._init_executor").do(
+            insert_after(
+                "self._finalizer = weakref.finalize(self, self.shutdown)",
+                "ascend_runtime.executor.shut_down_before_join(self._finalizer)",
+            ),
+        ),
         In(FILE, "WorkerProc.make_worker_process").do(
             set_keyword(
                 "context.Process(..., target=WorkerProc.worker_main)",
@@ -39,6 +48,13 @@ TRANSFORM = Transform(
             FILE,
             before="""\
 import threading
+import weakref
+
+
+class MultiprocExecutor:
+    def _init_executor(self):
+        self._finalizer = weakref.finalize(self, self.shutdown)
+        self.is_failed = False
 
 
 class WorkerProc:
@@ -55,8 +71,16 @@ class WorkerProc:
 """,
             after="""\
 import threading
+import weakref
 
 import ascend_runtime.executor
+
+
+class MultiprocExecutor:
+    def _init_executor(self):
+        self._finalizer = weakref.finalize(self, self.shutdown)
+        ascend_runtime.executor.shut_down_before_join(self._finalizer)
+        self.is_failed = False
 
 
 class WorkerProc:
