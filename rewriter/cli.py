@@ -154,7 +154,8 @@ class _Command:
             print(report.dumps(edited.report(artifacts)), end="")
             return
         width = shutil.get_terminal_size((100, 24)).columns
-        print(report.table(edited.rewritten, edited.transforms, color=self.color, width=width))
+        text = report.table(edited.rewritten, edited.transforms, color=self.color, width=width)
+        print(text.rstrip("\n"))
 
     def _check(self) -> ExitStatus:
         with self._edited() as edited:
@@ -190,7 +191,7 @@ class _Command:
             if self.args.json:
                 self._json(found.to_json())
             else:
-                print(found.text())
+                print(found.text().rstrip("\n"))
             return edited.status
 
     def _warn_of_the_name(self) -> None:
