@@ -8,9 +8,9 @@ norm and the fallback of gated delta nets. Each asks the platform, or the
 tensor at hand, now. On CUDA the values are what they were. Streams, events
 and graphs of `torch.cuda` are another matter and not touched.
 
-A default argument becomes None and is resolved at the call, so that
-importing a module does not resolve the platform. fastsafetensors may still
-refuse a device that it does not know.
+A default argument becomes None and is resolved at the call, so that no
+default is fixed when a module is imported. fastsafetensors may still refuse
+a device that it does not know.
 """
 
 from rewriter.edits import In, Target, insert_before, replace, set_keyword, set_parameter
