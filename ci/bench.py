@@ -2,10 +2,10 @@
 
 usage: python ci/bench.py [--repeat N]
 
-One run prints: the floor (libcst parse and print of the whole touched files), the rewrite stage, the
-whole build from a cached sdist with its peak memory, and, where this interpreter has torch, the time
-to build the unpatched vLLM its own way (VLLM_TARGET_DEVICE=empty, no isolation). Times are wall
-clock, the best of N.
+One run prints: the floor (libcst parse and print of the whole touched files), the rewrite stage,
+the whole build from a cached sdist with its peak memory, and, where this interpreter has torch, the
+time to build the unpatched vLLM its own way (VLLM_TARGET_DEVICE=empty, no isolation). Times are
+wall clock, the best of N.
 """
 
 from __future__ import annotations
