@@ -16,9 +16,9 @@ from rewriter.source import Scope, SourceError
 class Codemod(Edit):
     """An edit too odd for the primitives: a `libcst.CSTTransformer` of the transform's own.
 
-    The class is instantiated for each scope, visits its module, and counts its edits in an
-    attribute `edits` and places that are as they should be in `done`. The lines it changes are
-    claimed.
+    The class is instantiated for each scope, visits its code (a module, or the block around an
+    indented definition), and counts its edits in an attribute `edits` and places that are as they
+    should be in `done`. The lines it changes are claimed.
     """
 
     transformer: type[cst.CSTTransformer]
@@ -42,21 +42,31 @@ class Codemod(Edit):
 
     def locate(self, scope: Scope) -> Found:
         """Run the codemod on the scope."""
-        transformer = self.transformer()
-        module = scope.module.visit(transformer)
-        edits = int(getattr(transformer, "edits", 0))
-        after = module.bytes[len(scope.shell) :]
-        changes = _line_changes(scope.source.data, scope.start, scope.end, after)
-        if bool(edits) != bool(changes):
+        if scope.module.code.encode() != scope.shell + scope.source.data[scope.start : scope.end]:
+            raise SourceError("code that libcst does not give back as it was")
+        try:
+            after, edits, done = self._run(scope)
+        except SourceError:
+            raise
+        except Exception as error:  # the code is the user's
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
+            raise SourceError(f"a codemod that fails with {reason}") from None
+        writes = _line_changes(scope.source.data, scope.start, scope.end, after)
+        if bool(edits) != bool(writes):
             raise SourceError(
-                f"a codemod that counts {edits} edits and changes {len(changes)} places"
+                f"a codemod that counts {edits} edits and changes {len(writes)} places"
             )
-        # One change carries all writes; the others stand for the places counted.
-        claim = Change(changes[0].start, changes[-1].end, changes) if changes else None
-        if claim is None:
-            return Found((), int(getattr(transformer, "done", 0)))
-        rest = tuple(Change(claim.end, claim.end, (), True) for _ in range(edits - 1))
-        return Found((claim, *rest), 0)
+        return Found(tuple(Change(w.start, w.end, (w,)) for w in writes), done, edits)
+
+    def _run(self, scope: Scope) -> tuple[bytes, int, int]:
+        transformer = self.transformer()
+        block = scope.root.visit(transformer)
+        if not isinstance(block, cst.CSTNode):
+            raise SourceError("a codemod that removes its scope")
+        module = scope.module.deep_replace(scope.root, block) if scope.shell else block
+        after = cst.ensure_type(module, cst.Module).code.encode()[len(scope.shell) :]
+        edits, done = getattr(transformer, "edits", 0), getattr(transformer, "done", 0)
+        return after, int(edits), int(done)
 
 
 def _line_changes(data: bytes, start: int, end: int, after: bytes) -> tuple[Write, ...]:

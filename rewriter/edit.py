@@ -11,18 +11,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
+
+import libcst as cst
 
 from rewriter.change import Change
-from rewriter.snippet import Snippet
-from rewriter.source import Scope
+from rewriter.imports import parse_imports
+from rewriter.snippet import Snippet, SnippetError
+from rewriter.source import Scope, SourceError
 
 
 @dataclass(frozen=True)
 class Found:
-    """The places of an edit that are still to be changed, and how many are as they should be."""
+    """The places of an edit that are still to be changed, and how many are as they should be.
+
+    `counted` is the number of places if it is not that of the changes.
+    """
 
     todo: tuple[Change, ...] = ()
     done: int = 0
+    counted: int | None = None
+
+    @property
+    def places(self) -> int:
+        """How many places are still to be changed."""
+        return len(self.todo) if self.counted is None else self.counted
 
 
 class Edit(ABC):
@@ -30,6 +43,8 @@ class Edit(ABC):
 
     #: How many places it must find.
     count: int = 1
+    #: Whether `result` is a statement or an expression by itself (an argument is neither).
+    is_code: ClassVar[bool] = True
 
     @abstractmethod
     def describe(self) -> str:
@@ -48,6 +63,31 @@ class Edit(ABC):
     def result(self) -> str:
         """The code that the edit leaves behind."""
         return ""
+
+    def stands(self, scope: Scope) -> bool:
+        """Whether the scope seems to hold the result already (for the report of a failed edit)."""
+        try:
+            if self.locate(scope).done:
+                return True
+            if not self.is_code:
+                return False
+            result = Snippet.parse(self.result)
+        except (SourceError, SnippetError):
+            return False
+        return bool(result.text) and contains(scope, result, wild=False)
+
+
+def contains(scope: Scope, snippet: Snippet, *, wild: bool = True) -> bool:
+    """Whether an expression, or a run of statements, stands somewhere in the scope."""
+    for found in scope.nodes:
+        node = found.node
+        if snippet.match(node, wild=wild):
+            return True
+        if len(snippet.statements) > 1 and isinstance(node, (cst.IndentedBlock, cst.Module)):
+            body = node.body
+            if any(snippet.match_run(body, index, wild=wild) for index in range(len(body))):
+                return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -98,9 +138,16 @@ class In:
         drops: str | Sequence[str] = (),
         fixed_by: str | None = None,
     ) -> Target:
-        """Confine edits to this scope."""
+        """Confine edits to this scope. Raises SnippetError for code that is not Python."""
+        if not edits and not imports and not drops:
+            raise SnippetError(f"{self.path}: nothing to do")
+        for edit in edits:
+            if not isinstance(edit, Edit):
+                raise SnippetError(f"{self.path}: {edit!r} is not an edit")
         if fixed_by is not None:
             Snippet.parse(fixed_by)
+        for statement in (*_as_tuple(imports), *_as_tuple(drops)):
+            parse_imports(statement)
         return Target(self.path, self.scope, edits, _as_tuple(imports), _as_tuple(drops), fixed_by)
 
 

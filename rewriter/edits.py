@@ -4,18 +4,15 @@ Patterns and replacements are Python that looks like the code it changes (`rewri
 """
 
 from rewriter.codemod import Codemod
-from rewriter.edit import In, Target
-from rewriter.elements import (
+from rewriter.definitions import (
     add_base,
     add_decorator,
-    add_entry,
-    add_item,
-    add_keyword,
     add_member,
     add_parameter,
-    set_keyword,
     set_parameter,
 )
+from rewriter.edit import In, Target
+from rewriter.elements import add_entry, add_item, add_keyword, set_keyword
 from rewriter.statements import insert_after, insert_before, replace
 
 __all__ = [

@@ -21,13 +21,13 @@ def _pieces(source: Source, first: int, last: int) -> Iterator[tuple[int, str]]:
         tree = source.tree
     except SourceError:
         return
-    text = source.data[source.start :].decode()
     for node in ast.walk(tree):
         if isinstance(node, (ast.stmt, ast.Call)) and first <= node.lineno <= last:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            segment = ast.get_source_segment(text, node) or ""
-            yield node.lineno, segment
+            start = source.lines[node.lineno - 1] + node.col_offset
+            end = source.lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+            yield node.lineno, source.data[start:end].decode("utf-8", "replace")
 
 
 def _flat(code: str) -> str:
@@ -52,20 +52,28 @@ def nearest(path: str, source: Source, pattern: str, first: int, last: int) -> t
     return (Near(path, best[1], best[2][:200]),) if best[1] else ()
 
 
-def moved(root: Path, scope: str) -> tuple[Near, ...]:
-    """Return definitions in the base that have the name a missing scope had."""
-    name = scope.rpartition(".")[2].encode()
+def moved(root: Path, name: str, path: str) -> tuple[Near, ...]:
+    """Return definitions in the base that have the name a missing scope had.
+
+    Those in the file at `path` come first, then those in its folder.
+    """
+    word = name.encode()
     pattern = re.compile(
-        rb"(?m)^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+%b\b.*$|^%b[ \t]*[:=].*$"
-        % (re.escape(name), re.escape(name))
+        rb"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+%b\b.*$|^%b[ \t]*[:=].*$"
+        % (re.escape(word), re.escape(word)),
+        re.MULTILINE,
     )
     found = []
-    for path in sorted((root / "vllm").rglob("*.py")):
-        data = path.read_bytes()
+    for file in (root / "vllm").rglob("*.py"):
+        data = file.read_bytes()
+        if word not in data:
+            continue
         for match in pattern.finditer(data):
             line = data.count(b"\n", 0, match.start()) + 1
             code = match.group().decode("utf-8", "replace").strip()
-            found.append(Near(path.relative_to(root).as_posix(), line, code[:200]))
+            found.append(Near(file.relative_to(root).as_posix(), line, code[:200]))
+    folder = path.rpartition("/")[0]
+    found.sort(key=lambda n: (n.path != path, n.path.rpartition("/")[0] != folder, n.path, n.line))
     return tuple(found[:3])
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -29,7 +30,11 @@ class SourceError(Exception):
 
 
 class ScopeMissing(SourceError):
-    """There is no such scope in the file."""
+    """There is no such scope in the file; `part` is the first piece of the name that is not."""
+
+    def __init__(self, part: str, message: str) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +65,23 @@ class Scope:
     def __init__(self, source: Source, name: str, start: int, end: int, indent: bytes) -> None:
         self.source, self.name, self.start, self.end, self.indent = source, name, start, end, indent
         # An indented scope parses only below something that may be indented.
-        self.shell = b"if 1:\n" if indent else b""
+        self.shell = b"if 1:" + source.newline if indent else b""
         try:
-            self.module = cst.parse_module(self.shell + source.data[start:end])
-        except cst.ParserSyntaxError as error:
-            raise SourceError(f"code that libcst cannot parse ({error.message})") from None
+            # As text: libcst would look for an encoding in the first comment of bytes.
+            self.module = cst.parse_module((self.shell + source.data[start:end]).decode())
+        except (cst.ParserSyntaxError, ValueError, RecursionError) as error:
+            reason = getattr(error, "message", str(error)).partition("\n")[0]
+            raise SourceError(f"code that libcst cannot parse ({reason})") from None
+
+    @property
+    def root(self) -> cst.CSTNode:
+        """The node that holds the scope's code: what an edit may look at."""
+        return cst.ensure_type(self.module.body[0], cst.If).body if self.shell else self.module
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that means something, those above before those below."""
-        root = self.module if not self.shell else cst.ensure_type(self.module.body[0], cst.If).body
-        return tuple(Node(self, node, parent) for node, parent in walk(root))
+        return tuple(Node(self, node, parent) for node, parent in walk(self.root))
 
     @cached_property
     def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
@@ -85,11 +96,23 @@ class Scope:
         start = span.start + self.start - len(self.shell)
         return start, start + span.length
 
+    def outer_span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return the byte offsets of a node with the parentheses around it."""
+        start, end = self.span(node)
+        left, right = getattr(node, "lpar", ()), getattr(node, "rpar", ())
+        if isinstance(left, Sequence) and isinstance(right, Sequence) and left and right:
+            return self.span(left[0])[0], self.span(right[-1])[1]
+        return start, end
+
     @property
     def definition(self) -> Node:
         """The `def` or `class` that the scope is. Raises SourceError if it is something else."""
+        if not self.name:
+            raise SourceError("a whole file, not a definition")
+        name = self.name.rpartition(".")[2]
         for found in self.nodes:
-            if isinstance(found.node, (cst.FunctionDef, cst.ClassDef)):
+            node = found.node
+            if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.name.value == name:
                 return found
         raise SourceError("an assignment, not a definition")
 
@@ -128,12 +151,21 @@ class Source:
         """The file as `ast` sees it."""
         try:
             return ast.parse(self.data[self.start :].decode("utf-8"))
-        except (SyntaxError, ValueError) as error:
+        except UnicodeDecodeError as error:
+            line = self.line_of(self.start + error.start)
+            raise SourceError(f"a file that is not UTF-8 (line {line})") from None
+        except SyntaxError as error:
+            reason = f"{error.msg}, line {error.lineno}" if error.lineno else error.msg
+            raise SourceError(f"a file that is not Python ({reason})") from None
+        except (ValueError, RecursionError) as error:
             raise SourceError(f"a file that is not Python ({error})") from None
 
     def line_of(self, offset: int) -> int:
         """Return the 1-based line of a byte offset."""
-        return len(_NEWLINE.findall(self.data[self.start : offset])) + 1
+        starts = len(self.lines)
+        if self.data and not self.data.endswith((b"\n", b"\r")):
+            starts -= 1
+        return max(1, bisect_right(self.lines, offset, hi=starts))
 
     def scope(self, name: str) -> Scope:
         """Return the scope `name` ("" is the whole file). Raises ScopeMissing, SourceError."""
@@ -149,7 +181,8 @@ class Source:
         for part in name.split("."):
             found = [node for node in _flat(nodes) if part in _names(node)]
             if not found:
-                raise ScopeMissing(f"no `{part}`" + (f" of `{name}`" if part != name else ""))
+                text = f"no `{part}`" + (f" of `{name}`" if part != name else "")
+                raise ScopeMissing(part, text)
             if len(found) > 1:
                 where = ", ".join(str(node.lineno) for node in found)
                 raise SourceError(f"{len(found)} definitions of `{part}`, on lines {where}")
@@ -157,7 +190,13 @@ class Source:
         node = found[0]
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         start, end = self.lines[first - 1], self.lines[node.end_lineno or node.lineno]
-        return Scope(self, name, start, end, self.data[start : start + node.col_offset])
+        return Scope(self, name, start, end, _indent(self.data[start:end]))
+
+
+def _indent(code: bytes) -> bytes:
+    """The white space before a line; a form feed sets the column back to nought."""
+    space = code[: len(code) - len(code.lstrip(b" \t\f"))]
+    return space.rpartition(b"\f")[2]
 
 
 def _flat(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:

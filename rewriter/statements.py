@@ -12,13 +12,14 @@ from rewriter.change import (
     Write,
     block,
     comments_above,
+    comments_below,
     expression_writes,
     line_end,
     line_start,
 )
 from rewriter.edit import Edit, Found
-from rewriter.snippet import Snippet, SnippetError, needs_parentheses, walk
-from rewriter.source import Node, Scope
+from rewriter.snippet import Snippet, SnippetError, walk
+from rewriter.source import Node, Scope, SourceError
 
 
 def _bodies(scope: Scope) -> list[Sequence[cst.CSTNode]]:
@@ -29,20 +30,30 @@ def _bodies(scope: Scope) -> list[Sequence[cst.CSTNode]]:
     ]
 
 
-def _runs(scope: Scope, snippet: Snippet) -> list[tuple[Sequence[cst.CSTNode], int]]:
+def _runs(
+    scope: Scope, snippet: Snippet, *, wild: bool = True
+) -> list[tuple[Sequence[cst.CSTNode], int]]:
     """Every place where the statements of the snippet stand one after the other."""
     return [
         (body, index)
         for body in _bodies(scope)
         for index in range(len(body))
-        if snippet.match_run(body, index)
+        if snippet.match_run(body, index, wild=wild)
     ]
 
 
-def _start(scope: Scope, statement: cst.CSTNode) -> int:
+def statement_start(scope: Scope, statement: cst.CSTNode) -> int:
     """Where a statement begins, with the decorators that libcst places apart."""
     decorators = getattr(statement, "decorators", ())
     return scope.span(decorators[0] if decorators else statement)[0]
+
+
+def _end(scope: Scope, statement: cst.CSTNode, indent: bytes) -> int:
+    """The end of a statement's last line, with the comments that end its block."""
+    data = scope.source.data
+    end = line_end(data, scope.span(statement)[1])
+    compound = isinstance(statement, cst.BaseCompoundStatement)
+    return comments_below(data, end, indent) if compound else end
 
 
 @dataclass(frozen=True)
@@ -68,18 +79,15 @@ class _ReplaceExpression(_Code):
         return f"replace `{self.find.one_line}` by `{self.put.one_line}`"
 
     def locate(self, scope: Scope) -> Found:
-        done = [node for node in scope.nodes if self.put.match(node.node)]
+        done = [node for node in scope.nodes if self.put.match(node.node, wild=False)]
         # What is found inside its own result has been replaced already.
         inside = {id(below) for node in done for below, _ in walk(node.node)}
         todo = [n for n in scope.nodes if self.find.match(n.node) and id(n.node) not in inside]
         return Found(tuple(self._change(scope, node) for node in todo), len(done))
 
     def _change(self, scope: Scope, node: Node) -> Change:
-        put, data = self.put.one_line, scope.source.data
-        bare = isinstance(node.node, cst.BaseExpression) and not node.node.lpar
-        if self.put.loose and bare and needs_parentheses(node.parent):
-            put = f"({put})"
-        writes = expression_writes(data, node.start, node.end, put)
+        put = self.put.put(node.parent, node.node)
+        writes = expression_writes(scope.source.data, node.start, node.end, put)
         return Change(node.start, node.end, writes)
 
 
@@ -94,39 +102,42 @@ class _ReplaceStatements(_Code):
         return f"replace {what}`{self.find.text}` by `{self.put.text}`"
 
     def locate(self, scope: Scope) -> Found:
-        done = _runs(scope, self.put) if self.put.statements else []
-        inside = {id(body[index]) for body, start in done for index in _span(self.put, start)}
+        done = _runs(scope, self.put, wild=False)
+        size, room = len(self.find.statements), len(self.put.statements)
         todo = [
             self._change(scope, body, index)
             for body, index in _runs(scope, self.find)
-            if id(body[index]) not in inside
+            # What is found inside its own result has been replaced already.
+            if not any(body is b and i <= index and index + size <= i + room for b, i in done)
         ]
+        if not self.put.statements and not todo:
+            return Found((), self.count)
         return Found(tuple(todo), len(done))
 
     def _change(self, scope: Scope, body: Sequence[cst.CSTNode], index: int) -> Change:
         data = scope.source.data
-        first = _start(scope, body[index])
-        last = scope.span(body[index + len(self.find.statements) - 1])[1]
-        start, end = line_start(data, first), line_end(data, last)
+        first = statement_start(scope, body[index])
+        start = line_start(data, first)
         indent = data[start:first]
+        end = _end(scope, body[index + len(self.find.statements) - 1], indent)
         if self.with_comments:
-            start = comments_above(data, start, gaps=True)
+            start = comments_above(data, start, indent, gaps=True)
         text = block(self.put.text, indent, scope.source.newline) if self.put.statements else b""
         if not data[:end].endswith((b"\n", b"\r")):
             text = text.removesuffix(scope.source.newline)
         return Change(start, end, (Write(start, end, text),))
 
 
-def _span(snippet: Snippet, start: int) -> range:
-    return range(start, start + len(snippet.statements))
-
-
 def replace(find: str, put: str, *, count: int = 1, with_comments: bool = False) -> Edit:
     """Replace an expression, or one or more statements; an empty `put` removes statements.
 
-    `with_comments` takes away the comments above the statements too. Raises SnippetError.
+    Code to be removed that is not there counts as removed, so a removal does not drift: where that
+    matters, replace it together with a statement beside it, by that statement. `with_comments`
+    takes away the comments above the statements too. Raises SnippetError.
     """
     old, new = Snippet.parse(find), Snippet.parse(put)
+    if old.text == new.text:
+        raise SnippetError(f"nothing to replace: {find!r} stays as it is")
     if old.expression is not None and new.expression is not None and not with_comments:
         return _ReplaceExpression(old, new, count)
     if not old.statements or (put.strip() and not new.statements):
@@ -144,9 +155,11 @@ class _Insert(_Code):
     def locate(self, scope: Scope) -> Found:
         todo, done = [], 0
         for body, index in _runs(scope, self.find):
+            if scope.name and body is getattr(scope.root, "body", None):
+                raise SourceError("the scope itself; name the scope around it")
             size = len(self.find.statements)
             beside = index + size if self.after else index - len(self.put.statements)
-            if self.put.match_run(body, beside):
+            if self.put.match_run(body, beside, wild=False):
                 done += 1
             else:
                 todo.append(self._change(scope, body, index))
@@ -154,15 +167,16 @@ class _Insert(_Code):
 
     def _change(self, scope: Scope, body: Sequence[cst.CSTNode], index: int) -> Change:
         data, newline = scope.source.data, scope.source.newline
-        first = _start(scope, body[index])
+        first = statement_start(scope, body[index])
         above = line_start(data, first)
-        text = block(self.put.text, data[above:first], newline)
+        indent = data[above:first]
+        text = block(self.put.text, indent, newline)
         if self.after:
-            point = line_end(data, scope.span(body[index + len(self.find.statements) - 1])[1])
+            point = _end(scope, body[index + len(self.find.statements) - 1], indent)
             if not data[:point].endswith((b"\n", b"\r")):
                 text = newline + text.removesuffix(newline)
         else:
-            point = comments_above(data, above)
+            point = comments_above(data, above, indent)
         return Change(point, point, (Write(point, point, text),))
 
 
