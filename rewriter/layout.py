@@ -1,7 +1,8 @@
 """Lay edited files out as vLLM's own linter wants them: imports sorted, code formatted by ruff.
 
 A file that the formatter would leave alone before the edit is formatted whole afterwards, so only
-the edit can move; in any other file only the edited lines are.
+the edit can move; in any other file only the edited lines are. The same holds for the order of
+imports.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from ruff.__main__ import find_ruff_bin
@@ -27,6 +29,9 @@ requires-python = ">=3.10"
 [tool.ruff.format]
 docstring-code-format = true
 """
+#: Undefined names, and what the compiler refuses beyond syntax.
+_FAULTS = "F821,F7,F404,PLE0117,PLE0118,PLE1142"
+_BOM = b"\xef\xbb\xbf"
 _FIRST_PARTY = "lint.isort.known-first-party=['vllm']"
 
 
@@ -41,16 +46,24 @@ class Layout:
         text = settings.read_bytes() if settings.is_file() else b""
         text = text if b"[tool.ruff" in text else _DEFAULT
         self.config.write_bytes(text)
-        self._stable: dict[bytes, bool] = {}
+        #: Of a file before the edit: whether its imports are sorted, and whether it is formatted.
+        self._stable: dict[bytes, tuple[bool, bool]] = {}
         self._batches = 0
 
     def _ruff(self, *args: str, folder: Path) -> str:
         command = [find_ruff_bin(), *args, "--no-cache"]
         command += ["--config", str(self.config), "--config", _FIRST_PARTY, "."]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode > 1:
-            reason = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
-            raise RewriterError(f"ruff cannot lay out the edited files: {reason.strip()}")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        # A file that does not parse is left as it is; `faults` tells whose it is.
+        unparsed = errors and all(line.startswith("error: Failed to parse") for line in errors)
+        if done.returncode > 1 and not unparsed:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            causes = [
+                line for line in lines if line.startswith(("error:", "Cause: Failed to parse"))
+            ]
+            reason = ": ".join([*causes[:1], *lines[-1:]]) or "no message"
+            raise RewriterError(f"ruff cannot lay out the edited files: {reason}")
         return done.stdout
 
     def _folder(self) -> Path:
@@ -59,48 +72,63 @@ class Layout:
         folder.mkdir()
         return folder
 
-    def _lay_out(self, files: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        folder = self._folder()
-        places = []
-        for number, (path, data) in enumerate(files):
-            place = folder / str(number) / path
-            place.parent.mkdir(parents=True)
-            place.write_bytes(data)
-            places.append(place)
+    def _place(self, folder: Path, path: str, data: bytes) -> Path:
+        place = folder / path
+        place.parent.mkdir(parents=True)
+        place.write_bytes(data)
+        return place
+
+    def _sort(self, folder: Path) -> None:
         self._ruff("check", "--select", "I", "--fix", "--quiet", "--exit-zero", folder=folder)
-        self._ruff("format", "--quiet", folder=folder)
-        return [place.read_bytes() for place in places]
 
     def run(self, edited: Sequence[tuple[str, bytes, bytes]]) -> list[bytes]:
         """Lay out files given as (path, before, after); return what each becomes.
 
         Raises RewriterError if ruff does not run.
         """
-        unknown = list({before: path for path, before, _ in edited if before not in self._stable})
-        paths = {before: path for path, before, _ in edited}
+        # ruff drops a byte order mark, or stumbles over it.
+        bare = [
+            (path, before.removeprefix(_BOM), after.removeprefix(_BOM))
+            for path, before, after in edited
+        ]
+        marks = [_BOM if after.startswith(_BOM) else b"" for _, _, after in edited]
+        return [mark + data for mark, data in zip(marks, self._run(bare), strict=True)]
+
+    def _run(self, edited: Sequence[tuple[str, bytes, bytes]]) -> list[bytes]:
+        paths = {before: path for path, before, _ in edited if before not in self._stable}
+        unknown = list(paths)
+        if not edited:
+            return []
+        folder = self._folder()
         batch = [(paths[before], before) for before in unknown]
         batch += [(path, after) for path, _, after in edited]
-        if not batch:
-            return []
-        laid = self._lay_out(batch)
-        for before, result in zip(unknown, laid, strict=False):
-            self._stable[before] = before == result
+        places = [self._place(folder / str(n), *item) for n, item in enumerate(batch)]
+        self._sort(folder)
+        is_sorted = [place.read_bytes() == data for place, data in zip(places, unknown)]  # noqa: B905
+        self._ruff("format", folder=folder)
+        for place, before, is_so in zip(places, unknown, is_sorted):  # noqa: B905
+            self._stable[before] = is_so, is_so and place.read_bytes() == before
+        laid = [place.read_bytes() for place in places[len(unknown) :]]
         return [
-            result if self._stable[before] else self._ranges(path, before, after)
-            for (path, before, after), result in zip(edited, laid[len(unknown) :], strict=True)
+            result if self._stable[before][1] else self._ranges(path, before, after)
+            for (path, before, after), result in zip(edited, laid, strict=True)
         ]
 
     def _ranges(self, path: str, before: bytes, after: bytes) -> bytes:
         """Format only the lines that differ from `before`, from the bottom up."""
         folder = self._folder()
-        place = folder / path
-        place.parent.mkdir(parents=True)
-        place.write_bytes(after)
+        place = self._place(folder, path, after)
+        if self._stable[before][0]:
+            self._sort(folder)
+            after = place.read_bytes()
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
         opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         for tag, _, _, first, last in reversed(opcodes):
             if tag != "equal" and last > first:
-                self._ruff("format", "--quiet", "--range", f"{first + 1}-{last + 1}", folder=folder)
+                self._ruff("format", "--range", f"{first + 1}-{last + 1}", folder=folder)
+                laid = place.read_bytes().splitlines(keepends=True)
+                new = _without_gaps(new, laid, first, last)
+                place.write_bytes(b"".join(new))
         return place.read_bytes()
 
     def faults(self, files: Mapping[str, bytes]) -> dict[str, set[str]]:
@@ -109,7 +137,14 @@ class Layout:
         for number, data in enumerate(files.values()):
             (folder / f"{number}.py").write_bytes(data)
         text = self._ruff(
-            "check", "--select", "F821", "--exit-zero", "--output-format", "json", folder=folder
+            "check",
+            "--select",
+            _FAULTS,
+            "--ignore-noqa",
+            "--exit-zero",
+            "--output-format",
+            "json",
+            folder=folder,
         )
         found: dict[str, set[str]] = {key: set() for key in files}
         keys = list(files)
@@ -118,3 +153,27 @@ class Layout:
             if match:
                 found[keys[int(match.group(1))]].add(entry["message"])
         return found
+
+
+def _without_gaps(old: list[bytes], laid: list[bytes], first: int, last: int) -> list[bytes]:
+    """Return the lines `laid` without the empty lines put around the lines `first` to `last`.
+
+    They would be changes of code that is not edited.
+    """
+    lines: list[bytes] = []
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, laid, autojunk=False).get_opcodes():
+        put, was = laid[j1:j2], old[i1:i2]
+        if tag == "equal" or (first < i1 and i2 < last):
+            lines += put
+        elif all(map(_is_empty, [*put, *was])):
+            lines += was
+        else:
+            before = list(takewhile(_is_empty, was))
+            behind = list(takewhile(_is_empty, reversed(was)))
+            kept = list(dropwhile(_is_empty, reversed(list(dropwhile(_is_empty, put)))))
+            lines += [*before, *reversed(kept), *reversed(behind)]
+    return lines
+
+
+def _is_empty(line: bytes) -> bool:
+    return not line.strip()
