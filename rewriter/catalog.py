@@ -46,10 +46,12 @@ def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing in the user's folder
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
         line = str(error).partition("\n")[0]
         raise RewriterError(f"cannot load {path.name}: {type(error).__name__}: {line}") from None
     finally:
@@ -82,6 +84,12 @@ def load(folders: Sequence[Path] = ()) -> tuple[Transform, ...]:
         if transform.id in by_id:
             raise RewriterError(f"two transforms are named {transform.id}; rename one of the files")
         by_id[transform.id] = transform
+    for transform in found:
+        for name in transform.after:
+            if name not in by_id:
+                raise RewriterError(
+                    f"transform {transform.id}: after names {name!r}, which is none"
+                )
     generations(found)
     return tuple(by_id[name] for name in sorted(by_id))
 

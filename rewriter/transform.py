@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -67,6 +67,20 @@ class Upstream:
     def __str__(self) -> str:
         """Return the value as Upstream-Status writes it."""
         return f"{self.status} [{self.detail}]" if self.detail else self.status
+
+
+@runtime_checkable
+class _Target(Protocol):
+    """What every target has; the class itself knows libcst, which takes long to import."""
+
+    @property
+    def path(self) -> str: ...
+
+    def mentions(self, word: str) -> bool: ...
+
+
+def _short(value: object) -> str:
+    return repr(value).partition("\n")[0][:80]
 
 
 @dataclass(frozen=True)
@@ -136,12 +150,32 @@ class Transform:
         self._validate(id, doc)
         return replace(self, id=id, doc=doc, source=source, source_lines=source_lines)
 
+    def _validate_types(self, need: Callable[[object, str], None]) -> None:
+        kinds: dict[str, tuple[type, str]] = {"seed": (str, "a string"), "after": (str, "a string")}
+        kinds |= {"edits": (_Target, "In(...).do(...)"), "examples": (Example, "Example(...)")}
+        for name, (kind, words) in kinds.items():
+            value = getattr(self, name)
+            if name == "seed" and isinstance(value, str):
+                continue
+            need(isinstance(value, (list, tuple)), f"{name} must be a list, not {_short(value)}")
+            for item in value:
+                need(isinstance(item, kind), f"{name} holds {_short(item)}, not {words}")
+        for name in ("tag", "vllm", "remove_when"):
+            value = getattr(self, name)
+            need(isinstance(value, str), f"{name} must be a string, not {_short(value)}")
+        upstream = isinstance(self.upstream, Upstream)
+        need(
+            upstream, f"upstream is {_short(self.upstream)}, not Upstream.pending(...) or the like"
+        )
+        need(isinstance(self.monkey_patch_lines, int), "monkey_patch_lines must be a number")
+
     def _validate(self, id: str, doc: str) -> None:
         def need(holds: object, what: str) -> None:
             if not holds:
                 raise TransformError(f"transform {id}: {what}")
 
         need(_ID.match(id), "the file name must be lower case letters, digits and underscores")
+        self._validate_types(need)
         title, _, rest = doc.partition("\n")
         need(title.endswith("."), "the docstring's first line must be a sentence")
         need(len(title) <= 72, f"the docstring's first line is {len(title)} characters, 72 at most")
@@ -156,6 +190,10 @@ class Transform:
             need(False, f"vllm {self.vllm!r} is not a version specifier")
         need(self.remove_when.strip(), "remove_when is empty")
         need(self.edits, "there are no edits")
+        for target in self.edits:
+            parts = target.path.split("/")
+            inside = parts[0] == "vllm" and not {"", ".", ".."}.intersection(parts)
+            need(inside and target.path.endswith(".py"), f"{target.path!r} is not like 'vllm/a.py'")
         need(self.monkey_patch_lines >= 0, "monkey_patch_lines is negative")
         need(id not in self.after, "after names the transform itself")
         for example in self.examples:
