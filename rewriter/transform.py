@@ -157,16 +157,17 @@ class Transform:
             value = getattr(self, name)
             if name == "seed" and isinstance(value, str):
                 continue
-            need(isinstance(value, (list, tuple)), f"{name} must be a list, not {_short(value)}")
+            if not isinstance(value, (list, tuple)):
+                need(False, f"{name} must be a list, not {_short(value)}")
             for item in value:
-                need(isinstance(item, kind), f"{name} holds {_short(item)}, not {words}")
+                if not isinstance(item, kind):  # the text of a good one would take long to make
+                    need(False, f"{name} holds {_short(item)}, not {words}")
         for name in ("tag", "vllm", "remove_when"):
             value = getattr(self, name)
             need(isinstance(value, str), f"{name} must be a string, not {_short(value)}")
-        upstream = isinstance(self.upstream, Upstream)
-        need(
-            upstream, f"upstream is {_short(self.upstream)}, not Upstream.pending(...) or the like"
-        )
+        status = self.upstream
+        words = "Upstream.pending(...) or the like"
+        need(isinstance(status, Upstream), f"upstream is {_short(status)}, not {words}")
         need(isinstance(self.monkey_patch_lines, int), "monkey_patch_lines must be a number")
 
     def _validate(self, id: str, doc: str) -> None:
