@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 import os, resource, sys
 from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path[:0] = [{root!r}, {tests!r}, {root!r} + "/tests"]
 os.umask({umask})
 if {limit}:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
