@@ -53,7 +53,7 @@ def _imports(node: ast.stmt) -> Iterator[Import]:
 
 def present(source: Source) -> frozenset[Import]:
     """Return the imports at the top level of the file."""
-    return frozenset(found for node in source.tree.body for found in _imports(node))
+    return frozenset(found for node in source.head for found in _imports(node))
 
 
 def _is_import(node: ast.stmt) -> bool:
@@ -68,7 +68,7 @@ def _first_line(node: ast.stmt) -> int:
 def _below(source: Source, node: ast.stmt) -> int:
     """Return the end of the last line of a statement, and of what else begins on that line."""
     last = node.end_lineno or node.lineno
-    for other in source.tree.body:
+    for other in source.head:
         if other.lineno <= last < (other.end_lineno or 0):
             last = other.end_lineno or last
     return source.lines[last]
@@ -76,7 +76,7 @@ def _below(source: Source, node: ast.stmt) -> int:
 
 def _behind_docstring(source: Source) -> int:
     """Return where the first import of a file goes."""
-    body = source.tree.body
+    body = source.head
     if not body:
         return len(source.data)
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -90,7 +90,7 @@ def _behind_docstring(source: Source) -> int:
 def _last_import(source: Source) -> int:
     """Return the end of the line behind which a new import goes."""
     runs: list[list[ast.stmt]] = [[]]
-    for node in source.tree.body:
+    for node in source.head:
         if _is_import(node):
             runs[-1].append(node)
         elif runs[-1]:
@@ -107,7 +107,7 @@ def _added(source: Source, missing: Iterable[Import], point: int) -> list[Write]
 
 
 def _dropped(source: Source, unwanted: frozenset[Import]) -> Iterator[Write]:
-    body = source.tree.body
+    body = source.head
     for index, node in enumerate(body):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import dropwhile, takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ruff.__main__ import find_ruff_bin
 
@@ -31,6 +31,8 @@ docstring-code-format = true
 """
 #: Undefined names, and what the compiler refuses beyond syntax.
 _FAULTS = "F821,F7,F404,PLE0117,PLE0118,PLE1142"
+#: Begins the message about a file that does not parse.
+SYNTAX = "syntax error: "
 _BOM = b"\xef\xbb\xbf"
 _FIRST_PARTY = "lint.isort.known-first-party=['vllm']"
 
@@ -50,21 +52,24 @@ class Layout:
         self._stable: dict[bytes, tuple[bool, bool]] = {}
         self._batches = 0
 
-    def _ruff(self, *args: str, folder: Path) -> str:
+    def _start(self, *args: str, folder: Path) -> Callable[[], str]:
+        """Start ruff on a folder; return what waits for it and gives its output."""
         command = [find_ruff_bin(), *args, "--no-cache"]
         command += ["--config", str(self.config), "--config", _FIRST_PARTY, "."]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
-        # A file that does not parse is left as it is; `faults` tells whose it is.
-        unparsed = errors and all(line.startswith("error: Failed to parse") for line in errors)
-        if done.returncode > 1 and not unparsed:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            causes = [
-                line for line in lines if line.startswith(("error:", "Cause: Failed to parse"))
-            ]
-            reason = ": ".join([*causes[:1], *lines[-1:]]) or "no message"
-            raise RewriterError(f"ruff cannot lay out the edited files: {reason}")
-        return done.stdout
+        # Files, so that a ruff that nobody reads from yet does not wait.
+        output, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
+        with output.open("wb") as out, errors.open("wb") as err:
+            process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err)
+
+        def finish() -> str:
+            if process.wait() > 1:
+                _raise_unless_unparsed(errors.read_text("utf-8", "replace"))
+            return output.read_text("utf-8", "replace")
+
+        return finish
+
+    def _ruff(self, *args: str, folder: Path) -> str:
+        return self._start(*args, folder=folder)()
 
     def _folder(self) -> Path:
         self._batches += 1
@@ -72,9 +77,8 @@ class Layout:
         folder.mkdir()
         return folder
 
-    def _place(self, folder: Path, path: str, data: bytes) -> Path:
-        place = folder / path
-        place.parent.mkdir(parents=True)
+    def _place(self, folder: Path, name: str, data: bytes) -> Path:
+        place = folder / name
         place.write_bytes(data)
         return place
 
@@ -102,7 +106,11 @@ class Layout:
         folder = self._folder()
         batch = [(paths[before], before) for before in unknown]
         batch += [(path, after) for path, _, after in edited]
-        places = [self._place(folder / str(n), *item) for n, item in enumerate(batch)]
+        # Flat, for ruff's settings depend on no path here, and folders cost more than files.
+        places = [
+            self._place(folder, f"{n}{PurePosixPath(path).suffix}", data)
+            for n, (path, data) in enumerate(batch)
+        ]
         self._sort(folder)
         is_sorted = [place.read_bytes() == data for place, data in zip(places, unknown)]  # noqa: B905
         self._ruff("format", folder=folder)
@@ -117,7 +125,7 @@ class Layout:
     def _ranges(self, path: str, before: bytes, after: bytes) -> bytes:
         """Format only the lines that differ from `before`, from the bottom up."""
         folder = self._folder()
-        place = self._place(folder, path, after)
+        place = self._place(folder, PurePosixPath(path).name, after)
         if self._stable[before][0]:
             self._sort(folder)
             after = place.read_bytes()
@@ -131,28 +139,42 @@ class Layout:
                 place.write_bytes(b"".join(new))
         return place.read_bytes()
 
-    def faults(self, files: Mapping[str, bytes]) -> dict[str, set[str]]:
-        """Return for each file, by key, what ruff says of its syntax and of undefined names."""
+    def faults(self, files: Mapping[str, bytes]) -> Callable[[], dict[str, set[str]]]:
+        """Start to look for faults of syntax and for undefined names in files.
+
+        The function returned waits for the result: for each file, by key, what ruff says of it.
+        """
         folder = self._folder()
         for number, data in enumerate(files.values()):
             (folder / f"{number}.py").write_bytes(data)
-        text = self._ruff(
-            "check",
-            "--select",
-            _FAULTS,
-            "--ignore-noqa",
-            "--exit-zero",
-            "--output-format",
-            "json",
-            folder=folder,
-        )
-        found: dict[str, set[str]] = {key: set() for key in files}
+        options = ["--select", _FAULTS, "--ignore-noqa", "--exit-zero", "--output-format", "json"]
+        finish = self._start("check", *options, folder=folder)
         keys = list(files)
-        for entry in json.loads(text or "[]"):
-            match = re.match(r"(\d+)\.py$", Path(entry["filename"]).name)
-            if match:
-                found[keys[int(match.group(1))]].add(entry["message"])
-        return found
+
+        def result() -> dict[str, set[str]]:
+            found: dict[str, set[str]] = {key: set() for key in keys}
+            for entry in json.loads(finish() or "[]"):
+                match = re.match(r"(\d+)\.py$", Path(entry["filename"]).name)
+                if match:
+                    syntax = SYNTAX * (entry["code"] in (None, "invalid-syntax"))
+                    found[keys[int(match.group(1))]].add(syntax + entry["message"])
+            return found
+
+        return result
+
+
+def _raise_unless_unparsed(stderr: str) -> None:
+    """Raise RewriterError, unless ruff only complains of files that do not parse.
+
+    Such a file is left as it is; `faults` tells whose it is.
+    """
+    errors = [line for line in stderr.splitlines() if line.startswith("error")]
+    if errors and all(line.startswith("error: Failed to parse") for line in errors):
+        return
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(("error:", "Cause: Failed to parse"))]
+    reason = ": ".join([*causes[:1], *lines[-1:]]) or "no message"
+    raise RewriterError(f"ruff cannot lay out the edited files: {reason}")
 
 
 def _without_gaps(old: list[bytes], laid: list[bytes], first: int, last: int) -> list[bytes]:

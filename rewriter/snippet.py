@@ -248,6 +248,9 @@ class Snippet:
     def match(self, node: cst.CSTNode, *, wild: bool = True) -> bool:
         """Whether one node is this expression, or else this one statement."""
         if self.expression is not None:
+            kind = type(self.expression)
+            if kind is not type(node) and kind is not cst.Ellipsis:
+                return False  # most nodes, and quickly
             return isinstance(node, cst.BaseExpression) and same(self.expression, node, wild)
         if len(self.statements) == 1 and isinstance(node, cst.BaseStatement):
             return same(self.statements[0], node, wild)

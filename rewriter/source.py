@@ -18,10 +18,12 @@ from typing import cast
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper
 
+from rewriter.outline import Outline
 from rewriter.snippet import walk
 
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
+_IMPORT = re.compile(rb"(?m)^(?:import|from)\b")
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -147,18 +149,37 @@ class Source:
         return (*starts, len(self.data)) if starts[-1] < len(self.data) else tuple(starts)
 
     @cached_property
-    def tree(self) -> ast.Module:
-        """The file as `ast` sees it."""
+    def text(self) -> str:
+        """The file as text, without a byte order mark."""
         try:
-            return ast.parse(self.data[self.start :].decode("utf-8"))
+            return self.data[self.start :].decode("utf-8")
         except UnicodeDecodeError as error:
             line = self.line_of(self.start + error.start)
             raise SourceError(f"a file that is not UTF-8 (line {line})") from None
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The file as `ast` sees it."""
+        try:
+            return ast.parse(self.text)
         except SyntaxError as error:
             reason = f"{error.msg}, line {error.lineno}" if error.lineno else error.msg
             raise SourceError(f"a file that is not Python ({reason})") from None
         except (ValueError, RecursionError) as error:
             raise SourceError(f"a file that is not Python ({error})") from None
+
+    @cached_property
+    def head(self) -> list[ast.stmt]:
+        """The statements at the top level, down to the last import or further."""
+        last = max((m.start() for m in _IMPORT.finditer(self.data)), default=None)
+        block = None if last is None else self.outline.block_at(last)
+        found = None if block is None else _parsed(self.data[: block[1]])
+        return self.tree.body if found is None else found
+
+    @cached_property
+    def outline(self) -> Outline:
+        """Where the statements of the top level seem to be."""
+        return Outline(self.data)
 
     def line_of(self, offset: int) -> int:
         """Return the 1-based line of a byte offset."""
@@ -176,7 +197,21 @@ class Source:
     def _find(self, name: str) -> Scope:
         if not name:
             return Scope(self, name, self.start, len(self.data), b"")
-        nodes: list[ast.stmt] = list(self.tree.body)
+        try:
+            return self._below(name, *self._block(name))
+        except SourceError:
+            # The whole file knows better, or says what is wrong.
+            return self._below(name, self.tree.body, 0)
+
+    def _block(self, name: str) -> tuple[list[ast.stmt], int]:
+        """Parse just the statement that defines the first part of `name`; give its line too."""
+        block = self.outline.block_of(name.partition(".")[0].encode()) if self.text else None
+        body = None if block is None else _parsed(self.data[block[0] : block[1]])
+        if block is None or body is None:
+            return self.tree.body, 0
+        return body, self.line_of(block[0]) - 1
+
+    def _below(self, name: str, nodes: list[ast.stmt], shift: int) -> Scope:
         found: list[ast.stmt] = []
         for part in name.split("."):
             found = [node for node in _flat(nodes) if part in _names(node)]
@@ -184,13 +219,21 @@ class Source:
                 text = f"no `{part}`" + (f" of `{name}`" if part != name else "")
                 raise ScopeMissing(part, text)
             if len(found) > 1:
-                where = ", ".join(str(node.lineno) for node in found)
+                where = ", ".join(str(node.lineno + shift) for node in found)
                 raise SourceError(f"{len(found)} definitions of `{part}`, on lines {where}")
             nodes = getattr(found[0], "body", [])
         node = found[0]
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        start, end = self.lines[first - 1], self.lines[node.end_lineno or node.lineno]
+        last = node.end_lineno or node.lineno
+        start, end = self.lines[first + shift - 1], self.lines[last + shift]
         return Scope(self, name, start, end, _indent(self.data[start:end]))
+
+
+def _parsed(code: bytes) -> list[ast.stmt] | None:
+    try:
+        return ast.parse(code.decode()).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _indent(code: bytes) -> bytes:

@@ -213,17 +213,17 @@ class State:
         batch: list[tuple[str, bytes, bytes]] = []
         for path, ids in variants:
             top = sorted(i for i in ids if self.depth[i] == level)
-            before = self.state(path, [i for i in ids if self.depth[i] < level])
-            plans = [self._file_plan(i, path, before) for i in top]
-            batch.append((path, before, _join(Source(before), plans)))
+            source = self.reader(i for i in ids if self.depth[i] < level)(path)
+            assert source is not None, path
+            plans = [self._file_plan(i, path, source) for i in top]
+            batch.append((path, source.data, _join(source, plans)))
         for key, data in zip(variants, self.layout.run(batch), strict=True):
             self.states[key] = data
 
-    def _file_plan(self, name: str, path: str, before: bytes) -> FilePlan:
+    def _file_plan(self, name: str, path: str, source: Source) -> FilePlan:
         """What a transform does to the file as it is before."""
         if not self.depth[name]:
             return self.plans[name].files[path]
-        source = Source(before)
         here = [target for target in self.transforms[name].edits if target.path == path]
         plan = self._attempt(replace(self.transforms[name], edits=here), lambda _: source)
         return plan.files.get(path, FilePlan())

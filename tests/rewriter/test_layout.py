@@ -142,7 +142,7 @@ def test_settings_that_ruff_cannot_read_are_told_in_one_line(tree, text):
 
 def test_faults_by_file(tmp_path):
     layout = Layout(tmp_path, tmp_path)
-    faults = layout.faults(
+    finish = layout.faults(
         {
             "good": b"x = 1\n",
             "name": b"def f():\n    return y  # noqa\n",
@@ -150,6 +150,7 @@ def test_faults_by_file(tmp_path):
             "compiler": b"return 1\n",
         }
     )
+    faults = finish()
     assert not faults["good"]
     assert faults["name"] == {"Undefined name `y`"}
     assert faults["syntax"]

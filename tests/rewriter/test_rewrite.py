@@ -382,3 +382,19 @@ def test_files_that_no_transform_edits_are_not_listed(tree):
 def test_nothing_to_do(tree):
     rewritten = tree.run({FILE: "x = 1\n"})
     assert (rewritten.results, rewritten.files, rewritten.series) == ((), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("", "a file that is not Python (invalid syntax, line 5)"),
+        ("import os\n\n\n", "syntax error: "),
+    ],
+)
+def test_a_base_file_that_does_not_parse_elsewhere(tree, start, found):
+    """Only the statement at hand may be parsed, but nothing is let out that does not compile."""
+    code = start + "def f():\n    return 1\n\n\ndef g(:\n    pass\n"
+    result, data = tree.one(code, In(FILE, "f").do(replace("1", "2")))
+    assert str(result.outcome) == "drifted"
+    assert result.problems[0].found.startswith(found)
+    assert data == code.encode()

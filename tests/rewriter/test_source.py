@@ -98,7 +98,7 @@ def test_a_property_with_a_setter_is_two_definitions():
     [
         (b"\xff = 1\n\n", "a file that is not UTF-8 (line 1)"),
         (b"a = 1\n\n\xe9 = 1\n", "a file that is not UTF-8 (line 3)"),
-        (b"a = 1\ndef f(:\n", "a file that is not Python (invalid syntax, line 2)"),
+        (b"b = 1\ndef f(:\n", "a file that is not Python (invalid syntax, line 2)"),
         (
             b"a = '\x00'\n",
             "a file that is not Python (source code string cannot contain null bytes)",
