@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -110,7 +110,8 @@ def assemble(
     OSError if `root` cannot be written.
     """
     metadata = read_metadata(base)
-    files = dict(_folder(base.root, "vllm"))
+    pristine = dict(_folder(base.root, "vllm"))
+    files = dict(pristine)
     for path, data in rewritten.files.items():
         files[_inside_vllm(path)] = data
     files[VERSION_FILE] = _version_module(files.get(VERSION_FILE, b""), base)
@@ -136,7 +137,8 @@ def assemble(
         "NOTICE": manifests.notice(base, metadata, rewritten.results, transforms, project_version),
     }
     root.mkdir()
-    _write(root, {**files, **beside})
+    kept = {path for path, data in pristine.items() if files[path] is data}
+    _write(root, {**files, **beside}, base.root, kept)
     return Tree(root, dict(sorted(files.items())))
 
 
@@ -253,9 +255,23 @@ def _readme(metadata: BaseMetadata, base: Base, project_version: str) -> bytes:
     return (note + metadata.readme[0]).encode()
 
 
-def _write(root: Path, files: Mapping[str, bytes]) -> None:
+def _write(root: Path, files: Mapping[str, bytes], pristine: Path, kept: Set[str]) -> None:
+    """Write the files; those that are kept as they are in `pristine` become links where they can.
+
+    The backend only reads them, and making a file costs several times more than a link to one.
+    """
     for folder in sorted({str(PurePosixPath(path).parent) for path in files}):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for path, data in files.items():
+        if path in kept and _linked(f"{pristine}/{path}", f"{root}/{path}"):
+            continue
         with open(f"{root}/{path}", "xb") as file:  # noqa: PTH123
             file.write(data)
+
+
+def _linked(source: str, target: str) -> bool:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:  # another disk, a file system without links, somebody else's file
+        return False
+    return True
