@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         manifest = manifests.load(site)
     except manifests.ManifestError as error:
         print(
-            f"python -m ascend_runtime: {error}; run it where the wheel is installed",
+            f"python -m ascend_runtime: {error}; run it from another folder, with the Python that"
+            " the wheel is installed in",
             file=sys.stderr,
         )
         return 2
@@ -70,7 +71,9 @@ def _show(report: dict[str, Any]) -> None:
     for one in report["transforms"]:
         line = f"  {one['id']:{width}}  {one['outcome']:16}  {', '.join(one['seed']):20}"
         if one["files"]:
-            line += f"  +{one['added']} -{one['removed']} in {', '.join(one['files'])}"
+            files = one["files"]
+            where = files[0] if len(files) == 1 else f"{len(files)} files"
+            line += f"  +{one['added']} -{one['removed']} in {where}"
         print(line.rstrip())
     print()
     if report["ok"]:

@@ -210,7 +210,7 @@ def test_source_checkout_is_one_line_and_status_2(site, monkeypatch, capsys):
     assert command.main([]) == 2
     assert capsys.readouterr().err == (
         "python -m ascend_runtime: there is no manifest: this is a source checkout; "
-        "run it where the wheel is installed\n"
+        "run it from another folder, with the Python that the wheel is installed in\n"
     )
 
 
