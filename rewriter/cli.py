@@ -22,8 +22,16 @@ from rewriter.catalog import load, select
 from rewriter.diffs import unified
 from rewriter.errors import ExitStatus, RewriterError
 from rewriter.html import html
-from rewriter.options import parser
-from rewriter.output import REPORT, Output, write_tree
+from rewriter.options import parse
+from rewriter.outcome import Outcome
+from rewriter.output import (
+    PAGE,
+    REPORT,
+    Output,
+    check_tree_target,
+    refuse_inside,
+    write_tree,
+)
 from rewriter.progress import Progress
 from rewriter.rewrite import Pristine, Rewritten, rewrite
 from rewriter.series import write_patches
@@ -66,6 +74,7 @@ class _Command:
         self.args, self.runtime = args, runtime
         self.cache = Cache.default()
         self.progress = Progress(args.quiet)
+        self.written = False
         self.color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self.catalog = load(args.transforms)
         self.selected = select(self.catalog, args.only, args.skip)
@@ -77,7 +86,7 @@ class _Command:
         if args.list:
             return self._list()
         if args.explain is not None:
-            print(docs.transforms_page([self._one(args.explain)]), end="")
+            _put(docs.transforms_page([self._one(args.explain)]))
             return ExitStatus.OK
         if args.diff:
             self.selected = (self._one(args.diff),)
@@ -102,7 +111,7 @@ class _Command:
         if self.args.json:
             self._json({"freed_bytes": freed})
         else:
-            print(f"freed {freed / 1e6:.1f} MB")
+            _put(f"freed {freed / 1e6:.1f} MB\n")
         return ExitStatus.OK
 
     def _list(self) -> ExitStatus:
@@ -122,7 +131,7 @@ class _Command:
             return ExitStatus.OK
         width = max((len(t.id) for t in self.selected), default=0)
         for t in self.selected:
-            print(f"{t.id:<{width}}  {', '.join(t.seeds) or '-':<11}  {t.title}")
+            _put(f"{t.id:<{width}}  {', '.join(t.seeds) or '-':<11}  {t.title}\n")
         return ExitStatus.OK
 
     @contextmanager
@@ -147,15 +156,15 @@ class _Command:
             yield _Edited(base, self.selected, rewritten, pristine, work)
 
     def _json(self, value: object) -> None:
-        print(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
+        _put(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def _tell(self, edited: _Edited, artifacts: dict[str, str]) -> None:
         if self.args.json:
-            print(report.dumps(edited.report(artifacts)), end="")
+            _put(report.dumps(edited.report(artifacts)))
             return
         width = shutil.get_terminal_size((100, 24)).columns
         text = report.table(edited.rewritten, edited.transforms, color=self.color, width=width)
-        print(text.rstrip("\n"))
+        _put(text.rstrip("\n") + "\n")
 
     def _check(self) -> ExitStatus:
         with self._edited() as edited:
@@ -165,8 +174,7 @@ class _Command:
     def _diff(self) -> ExitStatus:
         with self._edited() as edited:
             for path, after in sorted(edited.rewritten.files.items()):
-                sys.stdout.buffer.write(unified(path, edited.original(path), after))
-            sys.stdout.buffer.flush()
+                _put(unified(path, edited.original(path), after))
             self._failures(edited)
             return edited.status
 
@@ -176,12 +184,17 @@ class _Command:
                 self.progress.warn(f"{result.id} {result.outcome}: {result.detail}")
 
     def _tree(self) -> ExitStatus:
+        target = self.args.tree
+        refuse_inside("--tree", target, self.args.source)
+        check_tree_target(target)
         with self._edited() as edited:
+            if not edited.failed:
+                files = edited.rewritten.files
+                write_tree(target, edited.base.root, files, self.runtime, self.progress.say)
+                self.written = True
             self._tell(edited, {})
             if not edited.failed:
-                files = dict(edited.rewritten.files)
-                write_tree(self.args.tree, edited.base.root, files, self.runtime)
-                self.progress.say(f"wrote {self.args.tree}")
+                self.progress.say(f"wrote {target}")
             return edited.status
 
     def _compare(self) -> ExitStatus:
@@ -191,33 +204,47 @@ class _Command:
             if self.args.json:
                 self._json(found.to_json())
             else:
-                print(found.text().rstrip("\n"))
+                _put(found.text().rstrip("\n") + "\n")
             return edited.status
 
-    def _warn_of_the_name(self) -> None:
-        known = {t.id for t in self.catalog}
-        if _NAME_EDIT in known and _NAME_EDIT not in {t.id for t in self.selected}:
+    def _refuse_nothing(self, edited: _Edited) -> None:
+        outcomes = {result.outcome for result in edited.rewritten.results}
+        if outcomes <= {Outcome.NOT_APPLICABLE} or (
+            Outcome.NOT_APPLICABLE in outcomes and Outcome.APPLIED not in outcomes
+        ):
+            raise RewriterError(
+                f"no transform edits vLLM {edited.base.version}, so there is nothing to build;"
+                " --list --json tells the versions that each is for"
+            )
+
+    def _warn_of_the_name(self, edited: _Edited) -> None:
+        right = (Outcome.APPLIED, Outcome.ALREADY_UPSTREAM)
+        named = [r.outcome for r in edited.rewritten.results if r.id == _NAME_EDIT]
+        if not named or named[0] not in right:
             self.progress.warn(
                 f"without {_NAME_EDIT} every `vllm` command of the renamed wheel fails with"
                 " PackageNotFoundError; use the drop-in wheel"
             )
 
     def _build(self) -> ExitStatus:
-        self._warn_of_the_name()
-        output = Output(self.args.out or Path("dist"), self.cache)
-        with self.cache.lock(output.lock_name, self.progress.say), output.staging() as staging:
-            with self._edited() as edited:
-                if edited.failed:
-                    self._tell(edited, {})
-                    self.progress.say("nothing was built")
-                    return edited.status
-                artifacts = self._artifacts(edited, staging)
-                output.publish(staging)
-                self._tell(edited, artifacts)
-            for name, sha256 in artifacts.items():
-                if name.endswith(".whl"):
-                    self.progress.say(f"{sha256}  {name}")
-            self.progress.say(f"all artefacts are in {self.args.out or 'dist'}")
+        folder = self.args.out or Path("dist")
+        refuse_inside("--out", folder, self.args.source)
+        output = Output(folder)
+        with output.staging(self.progress.say) as staging, self._edited() as edited:
+            if edited.failed:
+                self._tell(edited, {})
+                self.progress.say("nothing was built")
+                return edited.status
+            self._refuse_nothing(edited)
+            self._warn_of_the_name(edited)
+            artifacts = self._artifacts(edited, staging)
+            output.publish(staging)
+            self.written = True
+            self._tell(edited, artifacts)
+        for name, sha256 in artifacts.items():
+            if name.endswith(".whl"):
+                self.progress.say(f"{sha256}  {name}")
+        self.progress.say(f"all artefacts are in {folder}")
         return ExitStatus.OK
 
     def _artifacts(self, edited: _Edited, staging: Path) -> dict[str, str]:
@@ -245,10 +272,36 @@ class _Command:
             page = html(
                 edited.base, edited.rewritten, edited.transforms, edited.original, artifacts
             )
-            (staging / "report.html").write_text(page, encoding="utf-8", newline="\n")
+            (staging / PAGE).write_text(page, encoding="utf-8", newline="\n")
+            artifacts[PAGE] = sha256_of(staging / PAGE)
             text = report.dumps(edited.report(artifacts))
             (staging / REPORT).write_text(text, encoding="utf-8", newline="\n")
         return artifacts
+
+
+def _put(text: str | bytes) -> None:
+    """Write to standard output. A reader that has seen enough (`| head`) changes no result."""
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise RewriterError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _say_last(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _open_streams() -> None:
+    """Give the process the standard streams that its parent closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -257,23 +310,24 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def main(argv: Sequence[str], runtime: str) -> int:
     """Run the command line and return its status; `runtime` is the folder `ascend_runtime`."""
-    args = parser().parse_args(argv)
+    _open_streams()
+    args = parse(argv)
     # A terminated build cleans up like an interrupted one.
     with contextlib.suppress(ValueError):  # not the main thread, as in a test
         signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGHUP, _stop)
+    command = None
     try:
-        return int(_Command(args, Path(runtime)).run())
+        command = _Command(args, Path(runtime))
+        return int(command.run())
     except RewriterError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say_last(f"error: {error}")
         return int(error.status)
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
+        written = command is not None and command.written
+        _say_last(f"interrupted; {'all' if written else 'nothing'} was written")
         return int(ExitStatus.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of `--diff | head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitStatus.OK)
     except OSError as error:
         place = f" {error.filename}" if isinstance(error.filename, str) else ""
-        print(f"error: cannot read or write{place}: {error.strerror or error}", file=sys.stderr)
+        _say_last(f"error: cannot read or write{place}: {error.strerror or error}")
         return int(ExitStatus.BAD_INPUT)

@@ -54,7 +54,7 @@ class Layout:
 
     def _start(self, *args: str, folder: Path) -> Callable[[], str]:
         """Start ruff on a folder; return what waits for it and gives its output."""
-        command = [find_ruff_bin(), *args, "--no-cache"]
+        command = [_binary(), *args, "--no-cache"]
         command += ["--config", str(self.config), "--config", _FIRST_PARTY, "."]
         # Files, so that a ruff that nobody reads from yet does not wait.
         output, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
@@ -62,7 +62,10 @@ class Layout:
             process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err)
 
         def finish() -> str:
-            if process.wait() > 1:
+            status = process.wait()
+            if status < 0:
+                raise RewriterError(f"ruff was ended by signal {-status}; build again")
+            if status:
                 _raise_unless_unparsed(errors.read_text("utf-8", "replace"))
             return output.read_text("utf-8", "replace")
 
@@ -153,7 +156,7 @@ class Layout:
 
         def result() -> dict[str, set[str]]:
             found: dict[str, set[str]] = {key: set() for key in keys}
-            for entry in json.loads(finish() or "[]"):
+            for entry in json.loads(finish()):
                 match = re.match(r"(\d+)\.py$", Path(entry["filename"]).name)
                 if match:
                     syntax = SYNTAX * (entry["code"] in (None, "invalid-syntax"))
@@ -161,6 +164,13 @@ class Layout:
             return found
 
         return result
+
+
+def _binary() -> str:
+    try:
+        return str(find_ruff_bin())
+    except FileNotFoundError:
+        raise RewriterError("ruff is missing; install it with: pip install ruff==0.14.0") from None
 
 
 def _raise_unless_unparsed(stderr: str) -> None:

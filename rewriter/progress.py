@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
@@ -19,11 +19,15 @@ class Progress:
     def say(self, message: str) -> None:
         """Print one line."""
         if not self.quiet:
-            self.console.print(message, markup=False)
+            self._print(message)
 
     def warn(self, message: str) -> None:
         """Print a warning, also when quiet."""
-        self.console.print(f"warning: {message}", markup=False)
+        self._print(f"warning: {message}")
+
+    def _print(self, message: str) -> None:
+        with suppress(OSError):  # progress that nobody can read stops no build
+            self.console.print(message, markup=False)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

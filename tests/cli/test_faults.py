@@ -127,15 +127,15 @@ def test_killed_build_is_cleaned_up_by_the_next(kit: Kit) -> None:
     process = subprocess.Popen(
         kit.command("--out", kit.out), env=kit.environment(), start_new_session=True
     )
-    while not list(kit.out.glob(".building-*")):
+    while not list(kit.out.glob(".vllm-ascend-*")):
         time.sleep(0.02)
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert list(kit.out.glob(".building-*"))
+    assert list(kit.out.glob(".vllm-ascend-*"))
     (kit.tree / "vllm/big.bin").unlink()
     kit.build()
-    assert not list(kit.out.glob(".building-*"))
+    assert not list(kit.out.glob(".vllm-ascend-*"))
     assert litter(kit.folder / "cache" / "work") == []
 
 
@@ -148,7 +148,7 @@ def test_builds_side_by_side(kit: Kit) -> None:
     errors = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], errors
     assert sum("waiting for another build" in text for text in errors) == 1
-    assert not list(kit.out.glob(".building-*"))
+    assert not list(kit.out.glob(".vllm-ascend-*"))
 
 
 def test_truncated_sdist(kit: Kit) -> None:

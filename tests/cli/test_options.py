@@ -29,7 +29,7 @@ def test_build_leaves_wheels_patches_and_reports(kit: Kit) -> None:
     report = kit.build()
     assert files(kit.out) == sorted([*WHEELS, *PATCHES, "report.html", "report.json"])
     assert report == json.loads((kit.out / "report.json").read_text())
-    assert set(report["artifacts"]) == {*WHEELS, *PATCHES}
+    assert set(report["artifacts"]) == {*WHEELS, *PATCHES, "report.html"}
     for name, sha256 in report["artifacts"].items():
         assert hashlib.sha256((kit.out / name).read_bytes()).hexdigest() == sha256
     (entry,) = report["transforms"]
@@ -156,8 +156,15 @@ def test_explain(kit: Kit) -> None:
 
 @pytest.mark.parametrize("option", ["--explain", "--diff", "--only", "--skip"])
 def test_unknown_id(kit: Kit, option: str) -> None:
-    line = error_line(kit.plain("--source", kit.tree, option, "nothing"))
+    line = error_line(kit.plain(option, "nothing"))
     assert "nothing: no such transform; --list" in line
+
+
+@pytest.mark.parametrize("options", [["--nothing"], ["--list", "--check"], ["--explain"]])
+def test_wrong_options_are_one_line(kit: Kit, options: list[str]) -> None:
+    done = kit.plain(*options)
+    error_line(done)
+    assert done.stderr.count("\n") == 1
 
 
 def test_skip_of_the_name_edit_warns(kit: Kit) -> None:
