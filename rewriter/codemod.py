@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -9,6 +11,7 @@ import libcst as cst
 
 from rewriter.change import Change, Write
 from rewriter.edit import Edit, Found
+from rewriter.snippet import SnippetError
 from rewriter.source import Scope, SourceError
 
 
@@ -25,6 +28,15 @@ class Codemod(Edit):
     summary: str
     count: int = 1
     writes: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = self.transformer
+        if not isinstance(kind, type) or not issubclass(kind, cst.CSTTransformer):
+            raise SnippetError(f"Codemod takes a class of libcst.CSTTransformer, not {kind!r}")
+        for text in (self.summary, self.writes):
+            if not isinstance(text, str):
+                raise SnippetError(f"Codemod takes its summary and code as strings, not {text!r}")
 
     def describe(self) -> str:
         """Say in a few words what the edit does."""
@@ -45,10 +57,11 @@ class Codemod(Edit):
         if scope.module.code.encode() != scope.shell + scope.source.data[scope.start : scope.end]:
             raise SourceError("code that libcst does not give back as it was")
         try:
-            after, edits, done = self._run(scope)
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for our results
+                after, edits, done = self._run(scope)
         except SourceError:
             raise
-        except Exception as error:  # the code is the user's
+        except (Exception, SystemExit) as error:  # the code is the user's
             reason = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
             raise SourceError(f"a codemod that fails with {reason}") from None
         writes = _line_changes(scope.source.data, scope.start, scope.end, after)

@@ -46,6 +46,11 @@ class Edit(ABC):
     #: Whether `result` is a statement or an expression by itself (an argument is neither).
     is_code: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Check the count of every kind of edit; the edits are dataclasses."""
+        if type(self.count) is not int or self.count < 1:
+            raise SnippetError(f"count must be a whole number from 1 on, not {self.count!r}")
+
     @abstractmethod
     def describe(self) -> str:
         """Say in a few words what the edit does."""
@@ -130,6 +135,11 @@ class In:
 
     path: str
     scope: str = ""
+
+    def __post_init__(self) -> None:
+        for text in (self.path, self.scope):
+            if not isinstance(text, str):
+                raise SnippetError(f"In(...) takes the path of a file and a name, not {text!r}")
 
     def do(
         self,

@@ -22,6 +22,13 @@ def expression(source: str) -> Snippet:
     return snippet
 
 
+def _name(text: str) -> str:
+    """Return the name that is assigned to. Raises SnippetError for anything else."""
+    if not isinstance(text, str) or not text.isidentifier():
+        raise SnippetError(f"a plain name is needed, not {text!r}")
+    return text
+
+
 def _append(
     scope: Scope,
     close: int,
@@ -213,8 +220,11 @@ class _Item(Edit):
 
 
 def add_item(to: str, value: str, *, count: int = 1) -> Edit:
-    """Add an item at the end of the list, set or tuple assigned to the name `to`."""
-    return _Item(to, expression(value), count)
+    """Add an item at the end of the list, set or tuple assigned to the name `to`.
+
+    Raises SnippetError.
+    """
+    return _Item(_name(to), expression(value), count)
 
 
 @dataclass(frozen=True)
@@ -266,6 +276,9 @@ class _Entry(Edit):
 
 
 def add_entry(to: str, key: str, value: str, *, after: str | None = None, count: int = 1) -> Edit:
-    """Add an entry to the dict assigned to the name `to`, behind the key `after` or at the end."""
+    """Add an entry to the dict assigned to the name `to`, behind the key `after` or at the end.
+
+    Raises SnippetError.
+    """
     behind = None if after is None else expression(after)
-    return _Entry(to, expression(key), expression(value), behind, count)
+    return _Entry(_name(to), expression(key), expression(value), behind, count)

@@ -206,6 +206,8 @@ class Snippet:
     @classmethod
     def parse(cls, source: str) -> Snippet:
         """Parse `source`; an expression is preferred. Raises SnippetError."""
+        if not isinstance(source, str):
+            raise SnippetError(f"code is needed, as a string, not {source!r}")
         text = textwrap.dedent(source).strip("\n").rstrip()
         expression = _parse_expression(text.strip())
         try:

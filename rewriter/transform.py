@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 #: Tags that vLLM puts before the subject of a pull request.
 SUBJECT_TAGS = ("Bugfix", "Core", "Distributed", "Feature", "Hardware", "Misc", "Model", "Platform")
+#: The words of Upstream-Status.
+STATUSES = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate")
+#: The one file of vLLM that the wheel does not take from the base but makes.
+GENERATED = "vllm/_version.py"
 _ID = re.compile(r"[a-z][a-z0-9_]*\Z")
 _SEED = re.compile(r"(platform|worker)/\d{1,2}[a-z]?\Z")
 
@@ -168,7 +172,13 @@ class Transform:
         status = self.upstream
         words = "Upstream.pending(...) or the like"
         need(isinstance(status, Upstream), f"upstream is {_short(status)}, not {words}")
+        need(status.status in STATUSES, f"upstream {_short(status.status)} is none of the statuses")
+        need(isinstance(status.detail, str), f"upstream says {_short(status.detail)}, not a string")
         need(isinstance(self.monkey_patch_lines, int), "monkey_patch_lines must be a number")
+        for example in self.examples:
+            parts = [example.path, example.before, example.after or ""]
+            strings = all(isinstance(part, str) for part in parts)
+            need(strings, "an example takes a path and two texts, as strings")
 
     def _validate(self, id: str, doc: str) -> None:
         def need(holds: object, what: str) -> None:
@@ -177,6 +187,7 @@ class Transform:
 
         need(_ID.match(id), "the file name must be lower case letters, digits and underscores")
         self._validate_types(need)
+        need(isinstance(doc, str), f"the docstring is {_short(doc)}, not a string")
         title, _, rest = doc.partition("\n")
         need(title.endswith("."), "the docstring's first line must be a sentence")
         need(len(title) <= 72, f"the docstring's first line is {len(title)} characters, 72 at most")
@@ -194,7 +205,12 @@ class Transform:
         for target in self.edits:
             parts = target.path.split("/")
             inside = parts[0] == "vllm" and not {"", ".", ".."}.intersection(parts)
-            need(inside and target.path.endswith(".py"), f"{target.path!r} is not like 'vllm/a.py'")
+            sound = inside and target.path.endswith(".py") and target.path.isprintable()
+            need(sound, f"{target.path!r} is not like 'vllm/a.py'")
+            need(
+                target.path != GENERATED,
+                f"{GENERATED} is made anew for the wheel, so an edit of it would be lost",
+            )
         need(self.monkey_patch_lines >= 0, "monkey_patch_lines is negative")
         need(id not in self.after, "after names the transform itself")
         for example in self.examples:

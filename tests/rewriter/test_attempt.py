@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from engine_kit import FILE, Tree, outcomes, transform
 
@@ -262,9 +263,22 @@ def test_a_fix_elsewhere_is_none(tree):
     assert problem(tree, code, replace("old()", "x"), fixed_by="new()").found == "0 matches"
 
 
-def test_an_exception_in_a_codemod_is_a_problem(tree):
-    got = problem(tree, "def f(): a\n", Codemod(int, "do something odd"))
-    assert got.found.startswith("a codemod that fails with ")
+class Ends(cst.CSTTransformer):
+    """Ends the program."""
+
+    def visit_Name(self, node):
+        raise SystemExit("enough")
+
+
+def test_a_codemod_that_ends_the_program_is_a_problem_like_any_other(tree):
+    done = tree.run(
+        {FILE: "def f():\n    return 1\n", "vllm/b.py": "def f():\n    return 1\n"},
+        transform(In(FILE, "f").do(Codemod(Ends, "do something odd")), id="ends"),
+        transform(In("vllm/b.py", "f").do(replace("1", "2")), id="goes_on"),
+    )
+    assert outcomes(done) == {"ends": "drifted", "goes_on": "applied"}
+    (found,) = done.results[0].problems
+    assert found.found == "a codemod that fails with SystemExit: enough"
 
 
 def test_a_list_that_is_no_display(tree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 import libcst as cst
@@ -9,6 +10,7 @@ import pytest
 from engine_kit import found, made
 
 from rewriter.edits import Codemod
+from rewriter.snippet import SnippetError
 from rewriter.source import Source, SourceError
 
 
@@ -120,11 +122,44 @@ def boom():
             lambda: cst.ensure_type(cst.Name("a"), cst.Call),
             "a codemod that fails with ValueError: Expected a Call",
         ),
+        (lambda: sys.exit("no"), "a codemod that fails with SystemExit: no"),
+        (lambda: sys.exit(), "a codemod that fails with SystemExit$"),
     ],
 )
 def test_an_exception_is_a_problem_of_the_edit(action, message):
     with pytest.raises(SourceError, match=message):
         found("def f(): a\n", Codemod(failing(action), "fail"))
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_no_problem_of_the_edit():
+    with pytest.raises(KeyboardInterrupt):
+        found("def f(): a\n", Codemod(failing(interrupt), "fail"))
+
+
+def test_what_a_codemod_prints_does_not_go_to_stdout(capsys):
+    with pytest.raises(SourceError):
+        found("def f(): a\n", Codemod(failing(lambda: [print("hello"), 1 / 0]), "print"))
+    got = capsys.readouterr()
+    assert (got.out, got.err) == ("", "hello\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (Rename(), "an object"),
+        (int, "another class"),
+        (lambda: Rename(), "a function"),
+        (Rename, 3),
+        (Rename, "writes", 1, 3),
+    ],
+)
+def test_arguments_of_the_wrong_kind(arguments):
+    with pytest.raises(SnippetError, match="Codemod takes"):
+        Codemod(*arguments)
 
 
 class Forgets(Rename):

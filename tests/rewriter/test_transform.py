@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import replace as changed
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from engine_kit import transform
 
-from rewriter.edits import In, replace, set_keyword
+from rewriter import project
+from rewriter.edits import (
+    Codemod,
+    In,
+    add_entry,
+    add_item,
+    add_keyword,
+    insert_after,
+    insert_before,
+    replace,
+    set_keyword,
+)
 from rewriter.snippet import SnippetError
-from rewriter.transform import Example, Transform, TransformError, Upstream
+from rewriter.transform import GENERATED, Example, Transform, TransformError, Upstream
 
 EDIT = replace("a", "b")
 GOOD = transform(In("vllm/a.py", "f").do(EDIT))
@@ -59,9 +71,16 @@ def test_what_the_catalogue_fills_in():
         ("edits", [In("vllm/../a.py").do(EDIT)], "'vllm/../a.py' is not like 'vllm/a.py'"),
         ("edits", [In("setup.py").do(EDIT)], "'setup.py' is not like 'vllm/a.py'"),
         ("edits", [In("vllm/a.cu").do(EDIT)], "'vllm/a.cu' is not like 'vllm/a.py'"),
+        ("edits", [In("vllm/a\n.py").do(EDIT)], "'vllm/a\\n.py' is not like 'vllm/a.py'"),
+        ("edits", [In("vllm/\udcff.py").do(EDIT)], "'vllm/\\udcff.py' is not like 'vllm/a.py'"),
+        ("edits", [In(GENERATED).do(EDIT)], "vllm/_version.py is made anew for the wheel"),
+        ("upstream", Upstream("Maybe"), "upstream 'Maybe' is none of the statuses"),
+        ("upstream", Upstream.pending(3), "upstream says 3, not a string"),
         ("after", "two", "after must be a list, not 'two'"),
         ("after", ["one"], "after names the transform itself"),
         ("examples", [1], "examples holds 1, not Example(...)"),
+        ("examples", [Example("vllm/a.py", 3, "")], "an example takes a path and two texts"),
+        ("examples", [Example("vllm/a.py", "", 3)], "an example takes a path and two texts"),
         ("examples", [Example("vllm/b.py", "", None)], "the example for vllm/b.py names no file"),
         ("monkey_patch_lines", -1, "monkey_patch_lines is negative"),
         ("monkey_patch_lines", "1", "monkey_patch_lines must be a number"),
@@ -75,6 +94,60 @@ def test_fields(field, value, message):
 def test_a_target_has_something_to_do():
     with pytest.raises(SnippetError, match=r"vllm/a\.py: nothing to do"):
         In("vllm/a.py").do()
+
+
+def test_the_file_that_the_wheel_makes_is_known():
+    assert GENERATED == project.VERSION_FILE
+
+
+class Anything(cst.CSTTransformer):
+    """Changes nothing."""
+
+
+@pytest.mark.parametrize("count", ["1", 0, -1, 1.0, True, None])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda count: replace("a", "b", count=count),
+        lambda count: replace("a = 1", "a = 2", count=count),
+        lambda count: replace("a = 1", "", count=count),
+        lambda count: insert_after("a = 1", "a = 2", count=count),
+        lambda count: insert_before("a = 1", "a = 2", count=count),
+        lambda count: set_keyword("f(...)", a="1", count=count),
+        lambda count: add_keyword("f(...)", a="1", count=count),
+        lambda count: add_item("a", "1", count=count),
+        lambda count: add_entry("a", "1", "2", count=count),
+        lambda count: Codemod(Anything, "change", count),
+    ],
+)
+def test_a_count_is_a_positive_number(make, count):
+    assert make(2).count == 2
+    with pytest.raises(SnippetError) as caught:
+        make(count)
+    assert str(caught.value) == f"count must be a whole number from 1 on, not {count!r}"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: In(3),
+        lambda: In(Path("vllm/a.py")),
+        lambda: In("vllm/a.py", None),
+        lambda: replace(3, "b"),
+        lambda: replace("a", None),
+        lambda: set_keyword("f(...)", a=False),
+        lambda: insert_after("a", 3),
+        lambda: add_item("a b", "1"),
+        lambda: add_item("self.a", "1"),
+        lambda: add_item(3, "1"),
+        lambda: add_entry("a[0]", "1", "2"),
+        lambda: add_entry("a", 1, "2"),
+        lambda: In("vllm/a.py").do(EDIT, fixed_by=3),
+    ],
+)
+def test_arguments_of_the_wrong_kind(make):
+    with pytest.raises(SnippetError):
+        make()
 
 
 @pytest.mark.parametrize(
