@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import pkgutil
@@ -16,16 +17,18 @@ from rewriter.errors import RewriterError
 from rewriter.transform import Transform, TransformError
 
 
-def _bind(name: str, module: ModuleType) -> Transform:
+def _bind(name: str, module: ModuleType, path: Path) -> Transform:
     transform = getattr(module, "TRANSFORM", None)
-    path = Path(module.__file__ or "")
     if not isinstance(transform, Transform):
         raise RewriterError(f"{path.name} defines no TRANSFORM; see CONTRIBUTING.md")
-    lines = rule_lines(path.read_text(encoding="utf-8"))
     try:
+        # Read as Python itself reads it: with a byte order mark, or in the encoding it declares.
+        lines = rule_lines(importlib.util.decode_source(path.read_bytes()))
         return transform.bound(id=name, doc=module.__doc__ or "", source=path, source_lines=lines)
     except TransformError as error:
         raise RewriterError(f"{error} ({path.name})") from None
+    except (OSError, SyntaxError, ValueError) as error:  # changed since it was loaded
+        raise RewriterError(f"cannot read {path.name} again: {_line(error)}") from None
 
 
 def rule_lines(source: str) -> int:
@@ -37,8 +40,12 @@ def rule_lines(source: str) -> int:
         is_examples = isinstance(node, ast.keyword) and node.arg == "examples"
         if isinstance(node, (ast.stmt, ast.keyword)) and (is_doc or is_examples):
             left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    lines = enumerate(source.splitlines(), start=1)
+    lines = enumerate(source.split("\n"), start=1)
     return sum(bool(line.strip()) for number, line in lines if number not in left_out)
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -49,11 +56,12 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing in the user's folder
     try:
-        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for our results
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
-        line = str(error).partition("\n")[0]
-        raise RewriterError(f"cannot load {path.name}: {type(error).__name__}: {line}") from None
+        kind = type(error).__name__
+        raise RewriterError(f"cannot load {path.name}: {kind}: {_line(error)}") from None
     finally:
         sys.dont_write_bytecode = keep
     return module
@@ -65,18 +73,24 @@ def _user_transforms(folder: Path) -> list[Transform]:
     files = sorted(p for p in folder.glob("*.py") if not p.name.startswith("_"))
     if not files:
         raise RewriterError(f"--transforms {folder}: no transform (*.py) in it")
-    return [_bind(path.stem, _load_file(path)) for path in files]
+    return [_bind(path.stem, _load_file(path), path) for path in files]
 
 
 def load(folders: Sequence[Path] = ()) -> tuple[Transform, ...]:
     """Return our transforms and those of the user's folders, sorted by id.
 
     Raises RewriterError for a file that is not a transform, an id used twice, and an `after` that
-    names no transform or goes in a circle.
+    names no transform or goes in a circle, and under `python -OO`.
     """
+    if sys.flags.optimize >= 2:
+        raise RewriterError(
+            "Python's -OO takes away the docstrings that describe the transforms; run without -OO"
+            " and without PYTHONOPTIMIZE=2"
+        )
     package = rewriter.transforms
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_")
-    found = [_bind(n, importlib.import_module(f"{package.__name__}.{n}")) for n in names]
+    modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+    found = [_bind(name, module, Path(module.__file__ or "")) for name, module in modules.items()]
     for folder in folders:
         found += _user_transforms(folder)
     by_id: dict[str, Transform] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,12 +79,81 @@ def test_nothing_is_written_into_the_users_folder(tmp_path):
         ("", "mine.py defines no TRANSFORM; see CONTRIBUTING.md"),
         (GOOD.replace('"a", "b"', '"a (", "b"'), "cannot load mine.py: SnippetError: not Python"),
         (GOOD.replace('replace("a", "b")', "1"), "cannot load mine.py: SnippetError: vllm/a.py: 1"),
+        (
+            GOOD.replace('"b")', '"b", count="1")'),
+            "cannot load mine.py: SnippetError: count must be a whole number from 1 on, not '1'",
+        ),
+        (
+            GOOD.replace("vllm/a.py", "vllm/_version.py"),
+            "transform mine: vllm/_version.py is made anew for the wheel",
+        ),
+        ("__doc__ = 3\n" + GOOD[GOOD.index("from") :], "transform mine: the docstring is 3, not"),
         (GOOD.replace("edits=[", "edit=["), "cannot load mine.py: TypeError: "),
         (GOOD.replace("worker/1", "row 1"), "transform mine: seed 'row 1' is not like"),
     ],
 )
 def test_a_file_that_is_no_transform(tmp_path, code, message):
     assert error(folder(tmp_path, mine=code)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xef\xbb\xbf" + GOOD.encode(),
+        b"\xef\xbb\xbf# coding: utf-8\n" + GOOD.encode(),
+        b"# coding: latin-1\n" + GOOD.replace("wrong", "wr\xf6ng").encode("latin-1"),
+        b"# coding: cp1252\r\n" + GOOD.replace("\n", "\r\n").encode(),
+        GOOD.replace("\n\nfrom", "\n\n# \x0c \u2028\nfrom", 1).encode(),
+    ],
+    ids=["bom", "bom and declaration", "latin-1", "crlf", "odd separators"],
+)
+def test_files_are_read_as_python_reads_them(tmp_path, data):
+    found = {t.id: t for t in load([folder(tmp_path, mine=data)])}
+    assert found["mine"].title == "Change something"
+    assert found["mine"].source_lines == 10 + data.count(b"# ")  # a comment is a line
+
+
+def test_what_a_file_prints_does_not_go_to_stdout(tmp_path, capsys):
+    load([folder(tmp_path, mine=GOOD + "print('hello')\n")])
+    got = capsys.readouterr()
+    assert (got.out, got.err) == ("", "hello\n")
+
+
+def test_ctrl_c_in_a_file_is_no_fault_of_it(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        load([folder(tmp_path, mine="raise KeyboardInterrupt\n")])
+
+
+def test_the_source_is_named_as_it_was_given(tmp_path, monkeypatch):
+    folder(tmp_path, mine=GOOD)
+    monkeypatch.chdir(tmp_path.parent)
+    found = {t.id: t for t in load([Path(tmp_path.name)])}
+    assert found["mine"].source == Path(tmp_path.name, "mine.py")
+
+
+@pytest.mark.parametrize("optimize", ["1", "2"])
+def test_python_without_docstrings(optimize):
+    code = """\
+from rewriter.catalog import load
+from rewriter.errors import RewriterError
+try:
+    print(len(load()))
+except RewriterError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONOPTIMIZE": optimize, "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=Path(rewriter.transforms.__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if optimize == "1":
+        assert done.stdout == f"{len(load())}\n"
+    else:
+        assert done.stdout.startswith("Python's -OO takes away the docstrings")
+        assert done.stdout.count("\n") == 1
 
 
 def test_an_id_used_twice(tmp_path):
