@@ -16,11 +16,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from pathlib import Path
 
 _HEADING = re.compile(rb"[ \t]*((?:class|(?:async[ \t]+)?def)[ \t].*)")
 _PLAIN_PATH = re.compile(r"[ !#-\[\]-~]+\Z")
 _WORD = re.compile(rb"\w")
-_MODE = "100644"  # vLLM marks no Python file of the package as executable
+#: The mode of a file as git writes it, where no other is known.
+MODE = "100644"
+_EXECUTABLE = "100755"
 _NO_BLOB = "0" * 40
 
 
@@ -62,21 +65,32 @@ def count(before: bytes | None, after: bytes | None) -> tuple[int, int]:
     return added, removed
 
 
-def unified(path: str, before: bytes | None, after: bytes | None, context: int = 3) -> bytes:
+def file_mode(root: Path, path: str) -> str:
+    """Return git's mode of a file of the tree `root`; the usual one if it cannot be told."""
+    try:
+        executable = (root / path).stat().st_mode & 0o100  # the bit that git looks at
+    except OSError:
+        return MODE
+    return _EXECUTABLE if executable else MODE
+
+
+def unified(
+    path: str, before: bytes | None, after: bytes | None, context: int = 3, *, mode: str = MODE
+) -> bytes:
     """Return the change of one file as `git diff` writes it; nothing if there is none.
 
-    `before` or `after` is None where the file is created or deleted. The blob hashes are given in
-    full, so `git am -3` can merge in a clone that has the base's files.
+    `before` or `after` is None where the file is created or deleted; `mode` is the file's. The
+    blob hashes are given in full, so `git am -3` can merge in a clone that has the base's files.
     """
     if before == after:
         return b""
     out = [f"diff --git {_quote('a/' + path)} {_quote('b/' + path)}\n".encode()]
     if before is None:
-        out.append(f"new file mode {_MODE}\n".encode())
+        out.append(f"new file mode {mode}\n".encode())
     if after is None:
-        out.append(f"deleted file mode {_MODE}\n".encode())
-    mode = f" {_MODE}" if before is not None and after is not None else ""
-    out.append(f"index {_blob(before)}..{_blob(after)}{mode}\n".encode())
+        out.append(f"deleted file mode {mode}\n".encode())
+    kept = f" {mode}" if before is not None and after is not None else ""
+    out.append(f"index {_blob(before)}..{_blob(after)}{kept}\n".encode())
     old, new = split(before), split(after)
     found = hunks(old, new, context)
     if found:

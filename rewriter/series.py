@@ -32,11 +32,12 @@ _MAIL_SYNTAX = re.compile(r"(---|diff -|Index: |>?From |\[PATCH|-- |--$|[A-Za-z]
 
 @dataclass(frozen=True)
 class Delta:
-    """One file before and after one patch."""
+    """One file before and after one patch, and its mode as git writes it."""
 
     path: str
     before: bytes | None
     after: bytes
+    mode: str = diffs.MODE
 
 
 def write_patches(
@@ -74,11 +75,14 @@ def render(
     known = {transform.id: transform for transform in transforms}
     for id in sorted(rewritten.alone):
         files = rewritten.alone[id]
-        deltas = [Delta(path, _read(originals, path), files[path]) for path in sorted(files)]
+        deltas = [
+            Delta(path, _read(originals, path), files[path], diffs.file_mode(base.root, path))
+            for path in sorted(files)
+        ]
         requires = prerequisites(known[id], known, rewritten.alone)
         yield f"patches/standalone/{id}.patch", mail(base, known[id], deltas, requires=requires)
     total = len(rewritten.series)
-    for number, (id, deltas) in enumerate(_series(originals, rewritten), start=1):
+    for number, (id, deltas) in enumerate(_series(base, originals, rewritten), start=1):
         data = mail(base, known[id], deltas, place=(number, total))
         yield f"patches/series/{number:04d}-{id}.patch", data
 
@@ -127,20 +131,27 @@ def mail(
         "",
         "",
     ]
-    diff = b"".join(diffs.unified(delta.path, delta.before, delta.after) for delta in deltas)
+    diff = b"".join(
+        diffs.unified(delta.path, delta.before, delta.after, mode=delta.mode) for delta in deltas
+    )
     tail = f"-- \n{__version__}\n\n"
     return "\n".join(head).encode("utf-8") + diff + tail.encode()
 
 
 def _series(
-    originals: Callable[[str], bytes], rewritten: Rewritten
+    base: Base, originals: Callable[[str], bytes], rewritten: Rewritten
 ) -> Iterator[tuple[str, list[Delta]]]:
     now: dict[str, bytes] = {}
     for id, files in rewritten.series:
         yield (
             id,
             [
-                Delta(path, now[path] if path in now else _read(originals, path), files[path])
+                Delta(
+                    path,
+                    now[path] if path in now else _read(originals, path),
+                    files[path],
+                    diffs.file_mode(base.root, path),
+                )
                 for path in sorted(files)
             ],
         )

@@ -141,3 +141,19 @@ def test_a_lone_bracket_holds_no_diff_together() -> None:
     text = diffs.unified("a.py", before, after)
     assert b"\n def b():\n" in text
     assert diffs.count(before, after) == (4, 4)
+
+
+def test_the_mode_is_that_of_the_file(tmp_path: Path) -> None:
+    for name, mode, wanted in (
+        ("plain.py", 0o644, "100644"),
+        ("run.py", 0o755, "100755"),
+        ("mine.py", 0o700, "100755"),
+        ("theirs.py", 0o655, "100644"),
+    ):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+        assert diffs.file_mode(tmp_path, name) == wanted, name
+    assert diffs.file_mode(tmp_path, "gone.py") == "100644"
+    assert b" 100755\n" in diffs.unified("a", b"a\n", b"b\n", mode="100755")
+    assert b"\nnew file mode 100755\n" in diffs.unified("a", None, b"b\n", mode="100755")
+    assert b"\ndeleted file mode 100755\n" in diffs.unified("a", b"a\n", None, mode="100755")

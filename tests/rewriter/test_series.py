@@ -106,7 +106,7 @@ def rewritten(
     return Rewritten(tuple(results), files, alone, tuple(order))
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str, quiet: bool = False) -> str:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -122,6 +122,8 @@ def git(folder: Path, *arguments: str) -> str:
         ["git", *arguments], cwd=folder, env=environment, capture_output=True, check=False
     )
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    if quiet:
+        assert done.stderr == b""
     return done.stdout.decode()
 
 
@@ -282,6 +284,25 @@ def test_a_new_file(repository: Path, tmp_path: Path) -> None:
     series.write_patches(BASE, read, done, [transform("new", ["vllm/new.py"])], tmp_path)
     git(repository, "am", "-q", str(tmp_path / "patches/standalone/new.patch"))
     assert (repository / "vllm/new.py").read_bytes() == b"a = 1\n"
+
+
+def test_executable_files_keep_their_mode(repository: Path, tmp_path: Path) -> None:
+    """Neither `git apply` nor `git am` warns, and the files stay as executable as they were."""
+    done, transforms = everything()
+    (repository / "vllm/plain.py").chmod(0o755)
+    git(repository, "commit", "-q", "-a", "-m", "executable")
+    git(repository, "tag", "-f", "pristine")
+    base = Base("0.18.0", "ab" * 32, "tree", repository)
+    series.write_patches(base, ORIGINALS.__getitem__, done, transforms, tmp_path)
+    two = (tmp_path / "patches/standalone/two.patch").read_text("utf-8")
+    modes = [line.split()[2] for line in two.splitlines() if line.startswith("index ")]
+    assert modes == ["100644", "100755"]
+    for id in done.alone:
+        patch = str(tmp_path / "patches/standalone" / f"{id}.patch")
+        git(repository, "apply", "--check", patch, quiet=True)
+    patches = map(str, sorted((tmp_path / "patches/series").iterdir()))
+    git(repository, "am", "-q", "--keep-non-patch", *patches, quiet=True)
+    assert git(repository, "diff", "--summary", "pristine") == ""
 
 
 def test_the_standalone_patch_names_what_it_folds_in(tmp_path: Path) -> None:
