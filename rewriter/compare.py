@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from rewriter.errors import RewriterError
 from rewriter.outcome import Outcome
 
 _SCHEMA = 1
+#: What a problem says it found where a file or a definition is missing, and nothing else.
+_LOST = re.compile(r"no such file\Z|no `[^`]+`( of `[^`]+`)?\Z")
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
         added=tuple((id, after[id]["outcome"]) for id in sorted(after.keys() - before.keys())),
         removed=tuple((id, before[id]["outcome"]) for id in sorted(before.keys() - after.keys())),
         outcomes=tuple(
-            OutcomeChange(id, was, now, _note(was, now))
+            OutcomeChange(id, was, now, _note(was, now, _problems(after[id])))
             for id in common
             if (was := before[id]["outcome"]) != (now := after[id]["outcome"])
         ),
@@ -177,20 +180,50 @@ def _is_entry(entry: object) -> bool:
     )
 
 
-def _note(old: str, new: str) -> str:
+def _problems(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    problems = entry.get("problems")
+    return [p for p in problems if isinstance(p, Mapping)] if isinstance(problems, list) else []
+
+
+def _note(old: str, new: str, problems: list[Mapping[str, Any]]) -> str:
     if new == Outcome.ALREADY_UPSTREAM:
         return "upstream has it: the transform can be dropped for this base"
     if new == Outcome.NOT_APPLICABLE:
         return "not meant for this version"
     if new == Outcome.APPLIED:
         return "works again" if Outcome(old).failed else "is needed here"
+    if problems and all(problem.get("looks_fixed") is True for problem in problems):
+        return "the base looks fixed already: see whether the transform can be dropped"
+    if new == Outcome.TARGET_MISSING and (where := _whereabouts(problems)):
+        return where
     if Outcome(old).failed:
         return "still fails, for another reason"
     return {
-        Outcome.DRIFTED: "the code moved: adapt the transform",
+        Outcome.DRIFTED: "the code looks different: adapt the transform",
         Outcome.TARGET_MISSING: "the code is gone: adapt or drop the transform",
         Outcome.CONFLICT: "clashes with another transform: declare an order",
     }[Outcome(new)]
+
+
+def _whereabouts(problems: list[Mapping[str, Any]]) -> str:
+    """Say where the code that is missing seems to be now; nothing if no problem tells."""
+    lost = [problem for problem in problems if _LOST.match(str(problem.get("found")))]
+    found = [place for problem in lost if (place := _first_place(problem))]
+    if not found:
+        return ""
+    first, *others = dict.fromkeys(found)
+    places = first + (f" and {len(others)} more place{'s' * (len(others) != 1)}" if others else "")
+    if len(found) < len(lost):
+        return f"some code is gone, the rest seems to have moved to {places}: adapt the transform"
+    return f"it seems to have moved to {places}: adapt the transform"
+
+
+def _first_place(problem: Mapping[str, Any]) -> str:
+    nearest = problem.get("nearest")
+    near = nearest[0] if isinstance(nearest, list) and nearest else None
+    if not isinstance(near, Mapping) or not isinstance(near.get("path"), str):
+        return ""
+    return f"{near['path']}:{near.get('line')}"
 
 
 def _files(id: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[FileDifference]:

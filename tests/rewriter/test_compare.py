@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_kit import Tree, transform
 
-from rewriter import compare
+from rewriter import compare, report
+from rewriter.edits import In, replace
 from rewriter.errors import RewriterError
 
 
@@ -73,7 +75,7 @@ project version: 0.1.0 -> 0.2.0
 
 Outcomes that changed:
   fixed: applied -> already-upstream (upstream has it: the transform can be dropped for this base)
-  moved: applied -> drifted (the code moved: adapt the transform)
+  moved: applied -> drifted (the code looks different: adapt the transform)
   repaired: drifted -> applied (works again)
 
 New transforms:
@@ -105,7 +107,7 @@ def test_as_json() -> None:
         "id": "moved",
         "old": "applied",
         "new": "drifted",
-        "note": "the code moved: adapt the transform",
+        "note": "the code looks different: adapt the transform",
     }
     assert got["files"][1] == {
         "id": "grown",
@@ -137,6 +139,84 @@ def test_one_hash_alone_is_a_change() -> None:
 def test_every_change_has_a_note(old: str, new: str) -> None:
     (change,) = compare.compare(made(entry("a", old)), made(entry("a", new))).outcomes
     assert change.note
+
+
+def lost(outcome: str, *problems: tuple[str, str | None], fixed: bool = False) -> dict[str, Any]:
+    """An entry with problems: what each found, and the place that it names."""
+    entries = [
+        {
+            "found": found,
+            "nearest": [{"path": place, "line": 7, "code": "x"}] if place else [],
+            "looks_fixed": fixed,
+        }
+        for found, place in problems
+    ]
+    return {**entry("a", outcome), "problems": entries}
+
+
+MOVED = "vllm/new.py"
+
+
+@pytest.mark.parametrize("old", ["applied", "drifted"])
+@pytest.mark.parametrize(
+    ("problems", "note"),
+    [
+        ([("no `f`", MOVED)], "it seems to have moved to vllm/new.py:7: adapt the transform"),
+        ([("no `f` of `A.f`", MOVED)] * 2, "it seems to have moved to vllm/new.py:7: adapt"),
+        ([("no such file", MOVED), ("no `g`", "b.py")], "moved to vllm/new.py:7 and 1 more place:"),
+        ([("no such file", MOVED), ("no `g`", None)], "some code is gone, the rest seems to have"),
+        ([("no `f`", MOVED), ("0 matches", "b.py")], "it seems to have moved to vllm/new.py:7:"),
+        ([("no `f`", None), ("0 matches", "b.py")], None),
+        ([("no such file", None)], None),
+    ],
+)
+def test_code_that_moved_is_not_called_gone(old: str, problems: Any, note: str | None) -> None:
+    new = made(lost("target-missing", *problems))
+    (change,) = compare.compare(made(entry("a", old)), new).outcomes
+    if note is None:
+        gone = "the code is gone: adapt or drop the transform"
+        assert change.note == (gone if old == "applied" else "still fails, for another reason")
+    else:
+        assert note in change.note
+
+
+@pytest.mark.parametrize("outcome", ["target-missing", "drifted"])
+def test_a_base_that_looks_fixed_is_said(outcome: str) -> None:
+    new = made(lost(outcome, ("no `f`", MOVED), fixed=True))
+    (change,) = compare.compare(made(entry("a")), new).outcomes
+    assert change.note.startswith("the base looks fixed already")
+
+
+@pytest.mark.parametrize(
+    "problems", [7, [7], [{}], [{"found": "no `f`", "nearest": 3}], [{"found": "no `f`"}]]
+)
+def test_problems_that_say_nothing(problems: Any) -> None:
+    new = made({**entry("a", "target-missing"), "problems": problems})
+    (change,) = compare.compare(made(entry("a")), new).outcomes
+    assert change.note == "the code is gone: adapt or drop the transform"
+
+
+def test_what_a_rewrite_finds_missing_is_understood(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    files = {
+        "vllm/a.py": "class A:\n    x = 1\n",
+        "vllm/b.py": "\ndef f():\n    a\n\nclass B:\n    def g(self):\n        a\n",
+    }
+    targets = {"one": "f", "two": "A.g"}
+    transforms = [
+        transform(In("vllm/a.py", scope).do(replace("a", "b")), id=id)
+        for id, scope in targets.items()
+    ]
+    transforms.append(transform(In("vllm/old/b.py", "f").do(replace("a", "b")), id="three"))
+    base = tree.write(files)
+    new = report.to_json(base, tree.run(files, *transforms), transforms, {})
+    old = {**new, "transforms": [{**t, "outcome": "applied"} for t in new["transforms"]]}
+    notes = {change.id: change.note for change in compare.compare(old, new).outcomes}
+    assert notes == {
+        "one": "it seems to have moved to vllm/b.py:2: adapt the transform",
+        "two": "it seems to have moved to vllm/b.py:6: adapt the transform",
+        "three": "it seems to have moved to vllm/b.py:2: adapt the transform",
+    }
 
 
 def without(key: str) -> dict[str, Any]:
