@@ -1,12 +1,18 @@
-"""The text of `docs/transforms.md`, made from the transforms themselves."""
+"""The text of `docs/transforms.md` and of `--explain`, made from the transforms themselves."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rewriter import diffs
 from rewriter.transform import Example, Transform
+
+if TYPE_CHECKING:
+    from rewriter.edits import Target
 
 _HEAD = """\
 <!-- Made by the program from rewriter/transforms/; do not edit by hand. -->
@@ -17,6 +23,7 @@ Each transform is one change to vLLM, one file in `rewriter/transforms/`. "Seed"
 the monkey-patch table that it replaces; "Upstream" says where the change stands with vLLM, in the
 words of Yocto's Upstream-Status.
 """
+_OURS = Path(__file__).resolve().parent / "transforms"
 _INDENTED = re.compile(r"( {4}|\t)")
 _CODE_SPAN = re.compile(r"(`+)(?:.|\n)*?\1(?!`)")
 # Characters that would turn prose into emphasis, HTML or an escape; single underscores inside words
@@ -31,6 +38,59 @@ def transforms_page(transforms: Sequence[Transform]) -> str:
     parts = [_HEAD, _index(ordered)]
     parts += [_section(transform) for transform in ordered]
     return "\n".join(parts)
+
+
+def explain(transform: Transform) -> str:
+    """Return all about one transform as plain text, for a terminal."""
+    facts = [
+        ("Seed rows", ", ".join(transform.seeds) or "none"),
+        ("vLLM", transform.vllm),
+        ("Upstream status", str(transform.upstream)),
+        ("Can be removed when", " ".join(transform.remove_when.split())),
+        ("Comes after", ", ".join(transform.after)),
+        ("Size", _size(transform)),
+        ("Source", _source(transform)),
+    ]
+    parts = [
+        f"{transform.id}: {transform.title}",
+        transform.body.rstrip(),
+        "\n".join(f"{name}: {value}" for name, value in facts if value),
+        "Edits:",
+        *(_plain_target(target) for target in transform.edits),
+        *(["Examples:"] if transform.examples else []),
+        *(_plain_example(example) for example in transform.examples),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _plain_target(target: Target) -> str:
+    lines = [f"  {target.path}{', in ' + target.scope if target.scope else ''}"]
+    # The first line of an edit stands out, as its code may have lines of its own.
+    lines += [textwrap.indent(edit.describe(), " " * 6)[2:] for edit in target.edits]
+    lines += [f"    have `{statement}`" for statement in target.imports]
+    lines += [f"    lose `{statement}`" for statement in target.dropped]
+    return "\n".join(lines)
+
+
+def _plain_example(example: Example) -> str:
+    remark, text, _ = _example_parts(example)
+    lines = [f"    {line}".rstrip() for line in text.rstrip().splitlines()]
+    return "\n".join([f"  {example.path}{remark}:", "", *lines])
+
+
+def _source(transform: Transform) -> str:
+    """Return where a transform is written: ours below the checkout, others as they were given."""
+    path = transform.source
+    if path is None:
+        return ""
+    return f"rewriter/transforms/{path.name}" if path.resolve().parent == _OURS else str(path)
+
+
+def _size(transform: Transform) -> str:
+    size = f"{transform.source_lines} lines"
+    if transform.monkey_patch_lines:
+        size += f"; the monkey-patch: {transform.monkey_patch_lines}"
+    return size
 
 
 def _index(transforms: Sequence[Transform]) -> str:
@@ -57,10 +117,7 @@ def _section(transform: Transform) -> str:
     if transform.after:
         links = (f"[`{id}`](#{id})" for id in transform.after)
         facts.append(("Comes after", ", ".join(links)))
-    size = f"{transform.source_lines} lines"
-    if transform.monkey_patch_lines:
-        size += f"; the monkey-patch: {transform.monkey_patch_lines}"
-    facts.append(("Size", size))
+    facts.append(("Size", _size(transform)))
     parts = [
         f"## {transform.id}",
         f"**{_prose(transform.title)}**",
@@ -110,17 +167,21 @@ def _bullet(text: str) -> Iterable[str]:
 
 
 def _example(example: Example) -> str:
+    remark, text, language = _example_parts(example)
+    return f"{_code(example.path)}{remark}:\n\n{_fence(text, language)}"
+
+
+def _example_parts(example: Example) -> tuple[str, str, str]:
+    """Return what is special about an example, its text, and the language of that."""
     if example.after is None:
-        return (
-            f"{_code(example.path)}, which it must not touch:\n\n{_fence(example.before, 'python')}"
-        )
+        return ", which it must not touch", example.before, "python"
     old, new = (diffs.split(text.encode()) for text in (example.before, example.after))
     # The whole example, not three lines around each change.
     hunks = diffs.hunks(old, new, context=max(len(old), len(new)))
     if not hunks:
-        return f"{_code(example.path)}, which stays as it is:\n\n{_fence(example.before, 'python')}"
+        return ", which stays as it is", example.before, "python"
     lines = [line for hunk in hunks for line in diffs.hunk_lines(hunk, old, new)[1:]]
-    return f"{_code(example.path)}:\n\n{_fence(b''.join(lines).decode(), 'diff')}"
+    return "", b"".join(lines).decode(), "diff"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 from markdown_it import MarkdownIt
 from sample_report import EXECUTOR, NASTY_BODY, SAMPLER, SampleEdit, SampleTarget, make
 
-from rewriter.docs import transforms_page
+from rewriter.catalog import load
+from rewriter.docs import explain, transforms_page
 from rewriter.transform import Example, Upstream
 
 BEFORE = "a = 1\nb = '|'\n"
@@ -143,3 +144,74 @@ def test_no_machine_path() -> None:
 
 def test_no_transforms() -> None:
     assert "# Transforms" in transforms_page([])
+
+
+def test_a_transform_for_the_terminal() -> None:
+    one = make(
+        "worker_daemon",
+        "Let workers start <b>processes</b>",
+        "\nKeep `a_b` and _c_ and *d* & \\n as they are.\n\n    code\n",
+        seed=["platform/3", "platform/4"],
+        upstream=Upstream.inappropriate("a | b"),
+        targets=TRANSFORMS[0].edits,
+        examples=TRANSFORMS[0].examples,
+        after=["another"],
+        patch_lines=211,
+    )
+    assert (
+        explain(one)
+        == """\
+worker_daemon: Let workers start <b>processes</b>
+
+Keep `a_b` and _c_ and *d* & \\n as they are.
+
+    code
+
+Seed rows: platform/3, platform/4
+vLLM: >=0.18,<0.20
+Upstream status: Inappropriate [a | b]
+Can be removed when: vLLM lets a platform choose
+Comes after: another
+Size: 30 lines; the monkey-patch: 211
+Source: not/to/be/shown/worker_daemon.py
+
+Edits:
+
+  vllm/v1/executor/multiproc_executor.py, in WorkerProc.make_worker_process
+    set `daemon=a | b` in `context.Process(...)`
+    insert `x = 1
+      if x:
+          y()` after `z`
+    have `import ascend_runtime.executor`
+    lose `import os`
+
+  vllm/v1/sample/ops/topk_topp_sampler.py
+    replace `a` by `b`
+
+Examples:
+
+  vllm/v1/executor/multiproc_executor.py:
+
+    -a = 1
+    +a = 2
+     b = '|'
+
+  vllm/v1/executor/multiproc_executor.py, which it must not touch:
+
+    x = \"\"\"```
+    \"\"\"
+
+  vllm/v1/sample/ops/topk_topp_sampler.py, which stays as it is:
+
+    a = 1
+    b = '|'
+"""
+    )
+
+
+def test_our_own_transforms_for_the_terminal() -> None:
+    for transform in load():
+        text = explain(transform)
+        assert text.startswith(f"{transform.id}: ")
+        assert f"\nSource: rewriter/transforms/{transform.id}.py\n" in text
+        assert "<!--" not in text and "](" not in text and "do not edit" not in text
