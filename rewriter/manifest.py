@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewriter.base import Base
+from rewriter.errors import RewriterError
 from rewriter.metadata import BaseMetadata
 from rewriter.outcome import Outcome, Result
 from rewriter.transform import Transform
@@ -34,8 +35,10 @@ def manifest(
     """Return the manifest: versions, base, transforms, and the sha256 of each file.
 
     `version` is that of the wheel; `files` is all that the wheel holds outside its
-    dist-info, but the manifest itself.
+    dist-info, but the manifest itself. Raises RewriterError for a name that is not UTF-8.
     """
+    for name in (base.file or "", *files):
+        _check_name(name)
     known = {transform.id: transform for transform in transforms}
     data = {
         "schema": SCHEMA,
@@ -53,6 +56,15 @@ def manifest(
         "files": {path: hashlib.sha256(files[path]).hexdigest() for path in sorted(files)},
     }
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise RewriterError(
+            f"the base has a file name that is not UTF-8, {name!a}; rename that file"
+        ) from None
 
 
 def _entry(result: Result, transform: Transform | None) -> dict[str, Any]:
