@@ -19,8 +19,9 @@ from rewriter import compare, docs, report
 from rewriter.base import DEFAULT_VERSION, Base, open_base
 from rewriter.cache import Cache, sha256_of
 from rewriter.catalog import load, select
-from rewriter.diffs import unified
+from rewriter.diffs import file_mode, unified
 from rewriter.errors import ExitStatus, RewriterError
+from rewriter.examples import check_examples
 from rewriter.html import html
 from rewriter.options import parse
 from rewriter.outcome import Outcome
@@ -86,8 +87,7 @@ class _Command:
         if args.list:
             return self._list()
         if args.explain is not None:
-            _put(docs.transforms_page([self._one(args.explain)]))
-            return ExitStatus.OK
+            return self._explain(self._one(args.explain))
         if args.diff:
             self.selected = (self._one(args.diff),)
         if args.check:
@@ -116,22 +116,18 @@ class _Command:
 
     def _list(self) -> ExitStatus:
         if self.args.json:
-            entries = [
-                {
-                    "id": t.id,
-                    "seed": list(t.seeds),
-                    "title": t.title,
-                    "upstream": str(t.upstream),
-                    "vllm": t.vllm,
-                    "files": list(t.paths),
-                }
-                for t in self.selected
-            ]
-            self._json({"transforms": entries})
+            self._json({"transforms": [_entry(t) for t in self.selected]})
             return ExitStatus.OK
         width = max((len(t.id) for t in self.selected), default=0)
         for t in self.selected:
             _put(f"{t.id:<{width}}  {', '.join(t.seeds) or '-':<11}  {t.title}\n")
+        return ExitStatus.OK
+
+    def _explain(self, transform: Transform) -> ExitStatus:
+        if self.args.json:
+            self._json({**_entry(transform), "why": transform.body})
+        else:
+            _put(docs.explain(transform))
         return ExitStatus.OK
 
     @contextmanager
@@ -169,12 +165,24 @@ class _Command:
     def _check(self) -> ExitStatus:
         with self._edited() as edited:
             self._tell(edited, {})
-            return edited.status
+            return edited.status if self._examples_hold(edited.work) else ExitStatus.EDITS_FAILED
+
+    def _examples_hold(self, work: Path) -> bool:
+        """Run the examples of the user's own transforms; tests do that for ours."""
+        folders = [folder.resolve() for folder in self.args.transforms]
+        wrong = 0
+        for transform in self.selected:
+            if transform.source and transform.source.resolve().parent in folders:
+                for line in check_examples(transform, work):
+                    self.progress.warn(f"{transform.id}: {line}")
+                    wrong += 1
+        return not wrong
 
     def _diff(self) -> ExitStatus:
         with self._edited() as edited:
             for path, after in sorted(edited.rewritten.files.items()):
-                _put(unified(path, edited.original(path), after))
+                mode = file_mode(edited.base.root, path)
+                _put(unified(path, edited.original(path), after, mode=mode))
             self._failures(edited)
             return edited.status
 
@@ -277,6 +285,17 @@ class _Command:
             text = report.dumps(edited.report(artifacts))
             (staging / REPORT).write_text(text, encoding="utf-8", newline="\n")
         return artifacts
+
+
+def _entry(transform: Transform) -> dict[str, object]:
+    return {
+        "id": transform.id,
+        "seed": list(transform.seeds),
+        "title": transform.title,
+        "upstream": str(transform.upstream),
+        "vllm": transform.vllm,
+        "files": list(transform.paths),
+    }
 
 
 def _put(text: str | bytes) -> None:

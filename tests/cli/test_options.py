@@ -221,3 +221,23 @@ def test_script_runs_from_any_folder(tmp_path: Path) -> None:
         [sys.executable, str(SCRIPT), "--version"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.strip() == __version__
+
+
+@pytest.mark.parametrize(("after", "status"), [("2", 0), ("3", 1)])
+def test_check_runs_the_examples_of_the_users_transforms(kit: Kit, after: str, status: int) -> None:
+    file = kit.transforms / "answer.py"
+    example = (
+        'Example("vllm/answer.py", "def answer():\\n    return 1\\n",'
+        f' "def answer():\\n    return {after}\\n")'
+    )
+    text = file.read_text().replace("import Transform", "import Example, Transform")
+    file.write_text(text.rstrip().removesuffix(")") + f"    examples=[{example}],\n)\n")
+    done = kit.run("--check")
+    assert done.returncode == status, done.stderr
+    assert ("warning: answer: example 1" in done.stderr) == bool(status)
+
+
+def test_explain_as_json(kit: Kit) -> None:
+    entry = json.loads(kit.plain("--explain", "worker_daemon", "--json").stdout)
+    assert entry["id"] == "worker_daemon"
+    assert entry["why"].startswith("Workers are daemonic")
