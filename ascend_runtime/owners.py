@@ -84,4 +84,5 @@ def check_owner(site: Path | None = None) -> None:
         return
     if line:
         os.environ[SWITCH] = "1"  # the workers started from here need not say it again
-        warnings.warn(line, RuntimeWarning, stacklevel=3)
+        # By warn(), Python would print the line of the source, too; no file has a line 0.
+        warnings.warn_explicit(line, RuntimeWarning, __file__, 0, module="ascend_runtime")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -237,6 +238,24 @@ def test_check_owner_warns_once_for_the_process_and_its_children(site, recwarn):
     owners.check_owner(site.root)
     (warned,) = recwarn.list
     assert "\n" not in str(warned.message) and "cure: pip uninstall -y vllm" in str(warned.message)
+
+
+def test_the_warning_is_one_line_that_filters_can_reach(site):
+    """Python itself would add the line of the source."""
+    site.distribution("vllm", "0.18.0", "vllm/__init__.py")
+    project = Path(owners.__file__).parents[1]
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        code = f"from pathlib import Path; owners.check_owner(Path({str(site.root)!r}))"
+        command = [sys.executable, *options, "-c", f"from ascend_runtime import owners; {code}"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=project)
+
+    done = run()
+    assert done.returncode == 0 and done.stderr.count("\n") == 1
+    assert "RuntimeWarning: vllm/ belongs to vllm 0.18.0 and vllm-ascend-patched" in done.stderr
+    assert run("-W", "ignore::RuntimeWarning:ascend_runtime").stderr == ""
+    failed = run("-W", "error")
+    assert failed.returncode == 1 and "RuntimeWarning: vllm/ belongs to" in failed.stderr
 
 
 def test_check_owner_sees_an_overwritten_file(site, recwarn):
