@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +26,37 @@ _MARKER_TEXT = (
 )
 _PARTS = ("sdists", "versions", "work", "locks")
 _ELSEWHERE = "set VLLM_ASCEND_CACHE to a folder that can be written"
+MORE_SPACE = "free space there, or set VLLM_ASCEND_CACHE to a folder on another disk"
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
-def os_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError into a one-line RewriterError that begins with `doing`."""
+def os_errors(doing: str, writing: Path | None = None) -> Iterator[None]:
+    """Turn an OSError into a one-line RewriterError that begins with `doing`.
+
+    `writing` is the folder that is written to, for a full disk: Python then names no file, or the
+    one that was read.
+    """
     try:
         yield
     except OSError as error:
+        if writing and is_full(error):
+            raise no_space(doing, error, writing) from error
         place = f": {error.filename}" if isinstance(error.filename, str) else ""
         raise RewriterError(f"{doing}: {error.strerror or error}{place}") from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk, a quota or the largest allowed file was at its end."""
+    return isinstance(error, OSError) and error.errno in NO_SPACE
+
+
+def no_space(
+    doing: str, error: BaseException | str, folder: Path, cure: str = MORE_SPACE
+) -> RewriterError:
+    """Return the error that says which folder is full and what to do."""
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return RewriterError(f"{doing}: {reason}: {folder}; {cure}")
 
 
 def sha256_of(path: Path) -> str:
@@ -61,14 +83,22 @@ class Cache:
         chosen = os.environ.get("VLLM_ASCEND_CACHE")
         with os_errors("the cache folder cannot be found"):
             if chosen:
-                return cls(Path(os.path.expandvars(chosen)).expanduser().absolute())
-            return cls(platformdirs.user_cache_path(_APP, appauthor=False).absolute())
+                folder = os.path.expanduser(os.path.expandvars(chosen))  # noqa: PTH111 - raises nothing
+            else:
+                folder = platformdirs.user_cache_dir(_APP, appauthor=False)
+            if folder.startswith("~"):
+                raise RewriterError(
+                    f"the cache folder {folder} is in the home of a user who has none; "
+                    "set VLLM_ASCEND_CACHE to a folder by its full path"
+                )
+            return cls(Path(folder).absolute())
 
     @contextmanager
     def lock(self, name: str, say: Callable[[str], None] | None = None) -> Iterator[None]:
         """Hold the lock `name`; wait, after telling so through `say`, while another process has it.
 
-        A killed process gives its locks back. A lock cannot be taken twice by one thread.
+        A killed process gives its locks back. A lock cannot be taken twice by one thread. The file
+        goes with the lock: there is one for each output folder, and they would pile up.
         """
         self._open()
         lock = self._filelock(self.folder / "locks" / f"{name}.lock")
@@ -79,7 +109,7 @@ class Cache:
         try:
             yield
         finally:
-            lock.release()
+            _remove(lock)
 
     @contextmanager
     def work(self, label: str) -> Iterator[Path]:
@@ -89,7 +119,9 @@ class Cache:
         """
         with self.lock("work"):
             self._remove_stale()
-            with os_errors(f"no work folder can be made in {self.folder} ({_ELSEWHERE})"):
+            self._remove_unused_locks()
+            doing = f"no work folder can be made in {self.folder} ({_ELSEWHERE})"
+            with os_errors(doing, self.folder):
                 folder = Path(tempfile.mkdtemp(prefix=f"{label}-", dir=self.folder / "work"))
             alive = self._filelock(self._alive(folder))
             _acquire(alive)
@@ -98,8 +130,7 @@ class Cache:
         finally:
             # A folder that cannot be removed now is stale, and the next build tries again.
             shutil.rmtree(folder, ignore_errors=True)
-            alive.release()
-            self._alive(folder).unlink(missing_ok=True)
+            _remove(alive)
 
     def clean(self) -> int:
         """Remove all that the cache made, and return how many bytes that were.
@@ -116,7 +147,7 @@ class Cache:
         with self.lock("work"):
             parts = [self.folder / part for part in _PARTS]
             size = sum(_size(part) for part in parts) + _size(self.folder / _MARKER)
-            if self._remove_stale():
+            if self._remove_stale() + self._remove_unused_locks():
                 raise RewriterError(
                     f"another build is using the cache {self.folder}; try again when it has ended"
                 )
@@ -128,20 +159,26 @@ class Cache:
             self.folder.rmdir()
         return size
 
-    def sdist(self, sha256: str) -> Path | None:
-        """Return the cached sdist with this hash, or None; a damaged one is removed."""
+    def sdist(self, sha256: str, say: Callable[[str], None] | None = None) -> Path | None:
+        """Return the cached sdist with this hash, or None.
+
+        A damaged one is removed, and told of through `say`.
+        """
         for path in sorted((self.folder / "sdists" / sha256).glob("*.tar.gz")):
             with os_errors(f"the cached file {path.name} cannot be used ({_ELSEWHERE})"):
                 if sha256_of(path) == sha256:
                     return path
                 path.unlink()
+            if say:
+                say(f"the cached {path.name} was damaged; it is removed and fetched again")
         return None
 
     def store(self, file: Path, sha256: str) -> Path:
         """Copy a verified sdist into the cache under its hash, whole or not at all."""
         self._open()
         target = self.folder / "sdists" / sha256 / file.name
-        with os_errors(f"{file.name} cannot be put into the cache ({_ELSEWHERE})"):
+        doing = f"{file.name} cannot be put into the cache ({_ELSEWHERE})"
+        with os_errors(doing, target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f".{os.getpid()}.part")
             try:
@@ -163,13 +200,14 @@ class Cache:
     def record(self, version: str, sha256: str) -> None:
         """Remember the sha256 of a version that nobody pinned, as first seen."""
         self._open()
-        with os_errors(f"the cache cannot be written ({_ELSEWHERE})"):
+        with os_errors(f"the cache cannot be written ({_ELSEWHERE})", self.folder):
             part = self.folder / "versions" / f".{os.getpid()}.part"
             part.write_bytes(sha256.encode("ascii") + b"\n")
             part.replace(self.folder / "versions" / version)
 
     def _open(self) -> None:
-        with os_errors(f"the cache folder {self.folder} cannot be made ({_ELSEWHERE})"):
+        doing = f"the cache folder {self.folder} cannot be made ({_ELSEWHERE})"
+        with os_errors(doing, self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             if not self._is_ours():
                 self._claim()
@@ -213,11 +251,25 @@ class Cache:
             lock = self._filelock(self._alive(folder))
             if _acquire(lock):
                 shutil.rmtree(folder, ignore_errors=True)
-                lock.release()
-                self._alive(folder).unlink(missing_ok=True)
+                _remove(lock)
             else:
                 living += 1
         return living
+
+    def _remove_unused_locks(self) -> int:
+        """Remove the lock files that killed builds left, and return the number of those in use.
+
+        The caller holds the lock "work", which is not counted.
+        """
+        used = 0
+        for path in (self.folder / "locks").glob("*.lock"):
+            if path.name != "work.lock":
+                lock = self._filelock(path)
+                if _acquire(lock):
+                    _remove(lock)
+                else:
+                    used += 1
+        return used
 
 
 def _acquire(lock: filelock.BaseFileLock, wait: bool = False) -> bool:
@@ -232,6 +284,17 @@ def _acquire(lock: filelock.BaseFileLock, wait: bool = False) -> bool:
             f"the cache file {lock.lock_file} cannot be locked: {reason}; {_ELSEWHERE}"
         ) from error
     return True
+
+
+def _remove(lock: filelock.BaseFileLock) -> None:
+    """Give a lock back and remove its file.
+
+    It is removed while it is held. Whoever has opened it by then finds that what it locked is no
+    file any more, and filelock (since 3.21) opens the path anew.
+    """
+    with suppress(OSError):
+        Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()
 
 
 def _size(path: Path) -> int:

@@ -21,7 +21,7 @@ from unearth.errors import HashMismatchError
 from unearth.evaluator import Package
 from unearth.fetchers import PyPIClient
 
-from rewriter.cache import os_errors, sha256_of
+from rewriter.cache import is_full, no_space, os_errors, sha256_of
 from rewriter.errors import RewriterError
 from rewriter.pip_config import PipConfig, Say, http_client
 
@@ -43,7 +43,7 @@ def fetch_sdist(
             f"pip's configuration says no-index and names no find-links, so {wanted.title} cannot "
             "be downloaded; give the file by --source"
         )
-    with os_errors("the sdist cannot be saved"):
+    with os_errors("the sdist cannot be saved", folder):
         folder.mkdir(parents=True, exist_ok=True)
     reasons: list[str] = []
     with http_client(config) as client:
@@ -103,6 +103,8 @@ def _try_source(
         except RewriterError:
             raise
         except Exception as error:  # whatever a source does wrong, the next one is tried
+            if is_full(error):
+                raise no_space(f"{wanted.title} cannot be saved", error, wanted.folder) from error
             text = str(error) or type(error).__name__
             reasons.append(f"{shown}: {wanted.config.redact(text)}")
     if len(reasons) == before:
@@ -137,7 +139,7 @@ def _download(
         target.unlink(missing_ok=True)
         raise
     if got != target:  # files of a local folder are verified where they lie
-        with os_errors(f"{link.filename} cannot be copied"):
+        with os_errors(f"{link.filename} cannot be copied", wanted.folder):
             shutil.copyfile(got, target)
     digest = sha256_of(target)
     if wanted.sha256 not in (None, digest):

@@ -194,7 +194,7 @@ def _trusted_mounts(hosts: tuple[str, ...], context: ssl.SSLContext, proxy: str)
 
 def _as_url(place: str) -> str:
     """Return a find-links entry as a URL; local ones are mostly plain paths."""
-    path = Path(place).expanduser()
+    path = Path(os.path.expanduser(place))  # noqa: PTH111 - this one never raises
     return path.resolve().as_uri() if path.exists() else place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -63,6 +64,82 @@ def test_default(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Cache.default().folder.name == "vllm-ascend-rewriter"
     assert not list(tmp_path.iterdir())  # nothing is made before it is needed
+
+
+@pytest.mark.parametrize("place", ["~nouser/x", "~nouser"])
+def test_home_of_nobody(monkeypatch, place):
+    monkeypatch.setenv("VLLM_ASCEND_CACHE", place)
+    with pytest.raises(RewriterError, match=f"^the cache folder {place} is in the home of a user"):
+        Cache.default()
+
+
+def test_no_home(monkeypatch):
+    monkeypatch.delenv("VLLM_ASCEND_CACHE", raising=False)
+    monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda *_, **__: "~/.cache/x")
+    with pytest.raises(RewriterError, match="set VLLM_ASCEND_CACHE"):
+        Cache.default()
+
+
+def test_a_full_disk_is_named_by_the_folder_that_is_full(cache, tmp_path, monkeypatch):
+    file = tmp_path / "source" / "vllm-9.9.9.tar.gz"
+    file.parent.mkdir()
+    file.write_bytes(b"content")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    monkeypatch.setattr(module.shutil, "copyfile", full)
+    with pytest.raises(RewriterError) as caught:
+        cache.store(file, "a" * 64)
+    message = str(caught.value)
+    assert str(file) not in message and "\n" not in message
+    assert f"No space left on device: {cache.folder}/sdists/{'a' * 64}; free space" in message
+    assert "VLLM_ASCEND_CACHE to a folder on another disk" in message
+
+
+def test_lock_files_go_with_the_locks(cache):
+    locks = cache.folder / "locks"
+    with cache.lock("out-1"):
+        assert [path.name for path in locks.iterdir()] == ["out-1.lock"]
+    assert not list(locks.iterdir())
+
+
+def test_lock_files_of_killed_builds_go_and_those_in_use_stay(cache):
+    dead = child(cache, HOLD.format(seconds=60).replace("build", "out-dead"))
+    dead.kill()
+    dead.wait()
+    alive = child(cache, HOLD.format(seconds=60).replace("build", "out-alive"))
+    try:
+        with cache.work("build"):
+            names = [path.name for path in (cache.folder / "locks").iterdir()]
+            assert names == ["out-alive.lock"]
+        with pytest.raises(RewriterError, match="another build is using the cache"):
+            cache.clean()
+    finally:
+        alive.kill()
+        alive.wait()
+    cache.clean()
+
+
+CROWD = """
+import os, time
+print("ready", flush=True)
+for _ in range({rounds}):
+    with c.lock("out-x"):
+        place = os.open({token!r}, os.O_CREAT | os.O_EXCL)  # fails if another is in here, too
+        os.close(place)
+        time.sleep(0.002)
+        os.unlink({token!r})
+    with c.work("build"):
+        pass
+"""
+
+
+def test_no_two_hold_a_lock_whose_file_comes_and_goes(cache, tmp_path):
+    code = CROWD.format(rounds=25, token=str(tmp_path / "token"))
+    crowd = [child(cache, code) for _ in range(4)]
+    assert [process.wait(timeout=60) for process in crowd] == [0, 0, 0, 0]
+    assert not list((cache.folder / "locks").iterdir())
 
 
 def test_a_second_process_waits_and_says_so(cache):

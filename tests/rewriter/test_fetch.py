@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from base_kit import SDIST, no_user_configuration, running_index, sdist_bytes, sha256
 from packaging.version import Version
 
+from rewriter import fetch as fetching
 from rewriter.errors import RewriterError
 from rewriter.fetch import fetch_sdist
 from rewriter.pip_config import PipConfig, http_client
@@ -61,6 +63,24 @@ def test_downloads_from_the_index(index, tmp_path):
     assert file == tmp_path / "new" / "folder" / SDIST
     assert index.hits == ["/simple/vllm/", f"/files/{SDIST}"]
     assert said == [f"downloading {SDIST} from {index.url}"]
+
+
+def test_a_full_disk_is_not_the_fault_of_the_index(index, tmp_path, monkeypatch):
+    index.offer(CONTENT)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetching.PackageFinder, "download", full)
+    message = failure(tmp_path / "x")
+    assert f"No space left on device: {tmp_path / 'x'}; free space there" in message
+    assert "pip" not in message
+
+
+def test_find_links_in_the_home_of_nobody(index, monkeypatch, tmp_path):
+    index.offer(CONTENT)
+    monkeypatch.setenv("PIP_FIND_LINKS", "~nouser/wheels")
+    fetch(tmp_path / "x")
 
 
 def test_unpinned(index, tmp_path):
