@@ -17,10 +17,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from rewriter.cache import Cache, os_errors, sha256_of
-from rewriter.checkout import copy_checkout
+from rewriter.checkout import DIRTY, copy_checkout
 from rewriter.errors import RewriterError
 from rewriter.fetch import fetch_sdist
-from rewriter.unpack import compiled_files, copy_tree, unpack_sdist, unpack_wheel
+from rewriter.unpack import compiled_files, copy_tree, is_odd, unpack_sdist, unpack_wheel
 
 DEFAULT_VERSION = "0.18.0"
 
@@ -40,7 +40,7 @@ class Base:
     `origin` is "sdist", "wheel", "tree" or "checkout"; `file` is the name of the archive (never a
     path), None for a folder; `sha256` is the archive's, or for a folder a digest of the sorted
     names and contents of `vllm/` (see `digest`); `version` is the PEP 440 version of vLLM; `commit`
-    is the git commit of a checkout.
+    is the git commit of a checkout, with "-dirty" behind it if the files are not those of it.
     """
 
     version: str
@@ -102,16 +102,26 @@ def _open_source(source: str, request: _Request) -> Base:
     with os_errors("--source cannot be read"):
         path = Path(os.path.expanduser(source)).absolute()  # noqa: PTH111 - this one never raises
         is_folder, is_file = path.is_dir(), path.is_file()
+        exists = path.exists()
         is_checkout = (path / ".git").exists() if is_folder else False  # a file in a worktree
     if is_folder:
         return (_open_checkout if is_checkout else _open_tree)(path, request)
+    if exists and not is_file:
+        raise RewriterError(f"{source!a} is neither a file nor a folder; check --source")
     if not is_file:
-        raise RewriterError(f"there is no {source!r}; check --source")
+        raise RewriterError(f"there is no {source!a}; check --source")
+    if is_odd(path.name):
+        raise RewriterError(f"the file {path.name!a} has an odd name; rename it")
     if path.suffix == ".whl":
         return _open_wheel(path, request)
     if path.name.endswith((".tar.gz", ".tgz")):
         return _open_sdist(path, sha256_of(path), request)
     raise RewriterError(f"{path.name} is no .tar.gz, no .whl and no folder; check --source")
+
+
+def commit_id(commit: str | None) -> str | None:
+    """Return what `_version.py` calls the commit: short, and still marked if it is not clean."""
+    return commit and f"g{commit[:9]}{DIRTY if commit.endswith(DIRTY) else ''}"
 
 
 def digest(root: Path) -> str:
@@ -167,13 +177,19 @@ def _cached_or_downloaded(
     cache, say = request.cache, request.say
     with cache.lock(f"sdist-{version}", say):  # one of several builds downloads, the others wait
         pinned = known or cache.recorded(str(version))
-        file = cache.sdist(pinned) if pinned else None
+        damaged: list[str] = []
+        file = cache.sdist(pinned, damaged.append) if pinned else None
+        for line in damaged:
+            say(line)
         if file and pinned:
             say(f"using the cached {file.name}")
             return file, pinned
         if pinned and not known:
             say(f"vLLM {version} had the sha256 {pinned} before; --clean-cache forgets that")
-        fetched, sha256 = fetch_sdist("vllm", version, pinned, request.into / "download", say)
+        try:
+            fetched, sha256 = fetch_sdist("vllm", version, pinned, request.into / "download", say)
+        except RewriterError as error:  # it explains why one who is offline needs the network
+            raise RewriterError("; ".join([*damaged, str(error)])) from error
         file = cache.store(fetched, sha256)
         fetched.unlink()
         if not known:
@@ -341,8 +357,8 @@ def _ensure_version_file(root: Path, version: Version, commit: str | None) -> No
         "# written by vllm-ascend-rewriter, as setuptools-scm would\n"
         f"__version__ = version = {str(version)!r}\n"
         f"__version_tuple__ = version_tuple = {parts!r}\n"
-        f"__commit_id__ = commit_id = {commit and 'g' + commit[:9]!r}\n"
+        f"__commit_id__ = commit_id = {commit_id(commit)!r}\n"
     )
-    with os_errors("vllm/_version.py cannot be written"):
+    with os_errors("vllm/_version.py cannot be written", root):
         path.unlink(missing_ok=True)  # it may be a link
         path.write_bytes(text.encode())

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from rewriter.cache import os_errors
 from rewriter.errors import RewriterError
-from rewriter.unpack import check_totals, copy_one, is_needed
+from rewriter.unpack import check_copied_links, check_totals, copy_one, is_needed
+
+DIRTY = "-dirty"
+_RELEASE_TAG = re.compile(r"v(\d+\.\d+\.\d+(rc\d+)?(\.post\d+)?)")
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """The commit a checkout is at, and the version of the release tag on that commit, if any."""
+    """The commit a checkout is at, and the version of the release tag on that commit, if any.
+
+    As in `git describe --dirty`, `commit` ends in "-dirty" if what lies there is not that commit.
+    """
 
     commit: str
     version: Version | None
@@ -47,29 +55,33 @@ def copy_checkout(path: Path, into: Path, say: Callable[[str], None]) -> Checkou
         size += file.lstat().st_size
         check_totals(str(path), count, size)
         copy_one(path, file, into)
-    _tell(path, say)
+    check_copied_links(path, into)
+    gone = {name for name in tracked if not os.path.lexists(path / name)}
+    if _changed(path, gone, say):
+        commit += DIRTY
     return Checkout(commit, _tagged(_git(path, "tag", "--points-at", "HEAD").decode()))
 
 
-def _tell(path: Path, say: Callable[[str], None]) -> None:
-    changed = len(_names(_git(path, "diff", "--name-only", "-z", "HEAD")))
+def _changed(path: Path, gone: set[str], say: Callable[[str], None]) -> bool:
+    """Whether tracked files are not as in the commit; a sparse checkout hides them from git."""
+    differing = _names(_git(path, "diff", "--name-only", "-z", "HEAD"))
+    changed = len(gone.union(differing))
     if changed:
-        say(f"{changed} files of the checkout differ from its commit; they are taken as they lie")
+        say(
+            f"warning: {changed} files of the checkout differ from its commit; they are taken as "
+            f"they lie, and the commit is recorded with {DIRTY}"
+        )
     command = ("ls-files", "-z", "--others", "--exclude-standard", "--", "vllm")
     untracked = len(_names(_git(path, *command)))
     if untracked:
         say(f"{untracked} files below vllm/ are not tracked by git; they are left out")
+    return bool(changed)
 
 
 def _tagged(tags: str) -> Version | None:
-    """Return the highest version among tags such as v0.18.0."""
-    versions = []
-    for tag in tags.split():
-        try:
-            versions.append(Version(tag.removeprefix("v")))
-        except InvalidVersion:
-            continue
-    return max(versions, default=None)
+    """Return the highest version among tags such as v0.18.0, v0.18.0rc1, v0.18.0.post1."""
+    found = (_RELEASE_TAG.fullmatch(tag) for tag in tags.splitlines())
+    return max((Version(tag[1]) for tag in found if tag), default=None)
 
 
 def _names(listing: bytes) -> list[str]:
@@ -93,6 +105,9 @@ def _git(folder: Path, *arguments: str) -> bytes:
             stdin=subprocess.DEVNULL,
         )
     if run.returncode:
-        said = run.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise RewriterError(f"git cannot read the checkout {folder}: {said or 'it failed'}")
+        said = run.stderr.decode("utf-8", "replace").strip().partition("\n")[0] or "it failed"
+        if "dubious ownership" in said:
+            place = shlex.quote(str(folder))
+            said += f"; run git config --global --add safe.directory {place}, or chown it"
+        raise RewriterError(f"git cannot read the checkout {folder}: {said}")
     return run.stdout

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from packaging.version import InvalidVersion, Version
 
 from rewriter import manifest as manifests
-from rewriter.base import Base
+from rewriter.base import Base, commit_id
 from rewriter.errors import RewriterError
 from rewriter.metadata import BaseMetadata, read_metadata
 from rewriter.rewrite import Rewritten
@@ -191,10 +191,11 @@ def _version_module(source: bytes, base: Base) -> bytes:
     version = Version(base.version)
     if _assigned(source, "__version__") == version.public:
         return source
-    commit = f"g{base.commit[:9]}" if base.commit else None
     parts: list[int | str] = list(version.release)
     parts += [part for part in version.public[len(version.base_version) :].split(".") if part]
-    text = _VERSION_MODULE.format(version=version.public, parts=tuple(parts), commit=commit)
+    text = _VERSION_MODULE.format(
+        version=version.public, parts=tuple(parts), commit=commit_id(base.commit)
+    )
     return text.encode()
 
 

@@ -28,7 +28,8 @@ _ZIP_ERRORS = (
     NotImplementedError,
 )
 _COMPILED = re.compile(r"\.(so|pyd|dylib|dll)(\.\d+)*$", re.IGNORECASE)
-_ODD = re.compile(r"[\x00-\x1f\x7f\\]")
+# Control characters, backslashes, and what Python makes of bytes that are not UTF-8.
+_ODD = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 # What a wheel is made from, beside the files at the top. Kernels, tests and documents are more than
 # half of a release, and trees hold build folders and virtual environments, too.
 _NEEDED = {"vllm", "requirements"}
@@ -52,7 +53,7 @@ def unpack_sdist(archive: Path, into: Path) -> Path:
             members = _checked_members(name, tar)
             root = into / next(iter(members))[0]
             needed = [m for place, m in members.items() if is_needed(place[1:], m.isdir())]
-            with os_errors(f"{name} cannot be unpacked"):
+            with os_errors(f"{name} cannot be unpacked", into):
                 tar.extractall(into, needed, filter="data")
     except tarfile.FilterError as error:
         raise _refusal(name, "holds a place outside of it") from error
@@ -74,7 +75,7 @@ def unpack_wheel(archive: Path, into: Path) -> None:
     """
     name = archive.name
     try:
-        with os_errors(f"{name} cannot be unpacked"), zipfile.ZipFile(archive) as wheel:
+        with os_errors(f"{name} cannot be unpacked", into), zipfile.ZipFile(archive) as wheel:
             infos = wheel.infolist()
             check_totals(name, len(infos), sum(info.file_size for info in infos))
             files = [_zip_parts(name, info) for info in infos if not info.is_dir()]
@@ -108,16 +109,23 @@ def copy_tree(source: Path, into: Path) -> None:
                 count, size = count + 1, size + path.lstat().st_size
                 check_totals(str(source), count, size)
                 copy_one(source, path, into)
+    check_copied_links(source, into)
 
 
 def copy_one(source: Path, path: Path, into: Path) -> None:
     """Copy one file, link or folder (itself only) of the tree `source` to the same place in `into`.
 
-    Raises RewriterError for a link that leaves the tree and for devices, sockets and pipes.
+    Raises RewriterError for a link that leaves the tree, for devices, sockets and pipes, and for a
+    name that is not UTF-8 or has control characters or backslashes.
     """
     place = path.relative_to(source)
+    if is_odd(str(place)):
+        raise RewriterError(
+            f"{printable(source)} holds a file with the odd name {_shown(place.as_posix())}; "
+            "rename or remove it"
+        )
     target = into / place
-    with os_errors(f"{path} cannot be copied"):
+    with os_errors(f"{path} cannot be copied", into):
         mode = path.lstat().st_mode
         target.parent.mkdir(parents=True, exist_ok=True)
         if stat.S_ISLNK(mode):
@@ -129,6 +137,33 @@ def copy_one(source: Path, path: Path, into: Path) -> None:
             target.chmod(0o755 if mode & 0o111 else 0o644)
         else:
             raise _refusal(str(source), f"holds {place}, which is no file, folder or link")
+
+
+def check_copied_links(source: Path, into: Path) -> None:
+    """Look at the links of the tree `source` once more in its copy, where less may be there.
+
+    Raises RewriterError for one that leads nowhere; at the top, where nobody needs it, it goes.
+    """
+    for path in into.rglob("*"):
+        if path.is_symlink() and not path.exists():
+            place = path.relative_to(into)
+            if len(place.parts) == 1:
+                path.unlink()
+                continue
+            why = "a link to a file that is not taken along"
+            if not (source / place).exists():
+                why = "a link to nothing"
+            raise RewriterError(f"{source / place} is {why}; mend or remove it")
+
+
+def is_odd(name: str) -> bool:
+    """Whether a name is not UTF-8, or cannot be shown on one line, or means a path elsewhere."""
+    return bool(_ODD.search(name))
+
+
+def printable(path: Path) -> str:
+    """Return a path as it is, or quoted if it is not safe to print."""
+    return ascii(str(path)) if is_odd(str(path)) else str(path)
 
 
 def is_needed(place: tuple[str, ...], is_folder: bool) -> bool:
@@ -161,7 +196,7 @@ def _gunzip(archive: Path, plain: Path) -> None:
     size = 0
     try:
         with (
-            os_errors(f"{archive.name} cannot be unpacked"),
+            os_errors(f"{archive.name} cannot be unpacked", plain.parent),
             gzip.open(archive) as packed,
             plain.open("wb") as out,
         ):
@@ -275,7 +310,7 @@ def _zip_parts(name: str, info: zipfile.ZipInfo) -> tuple[str, ...]:
 
 def _extract_zip_member(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, into: Path) -> None:
     target = into.joinpath(*_zip_parts(Path(wheel.filename or "").name, info))
-    with os_errors(f"{info.filename} cannot be unpacked"):
+    with os_errors(f"{info.filename} cannot be unpacked", into):
         if info.is_dir():
             target.mkdir(parents=True, exist_ok=True)
             return

@@ -13,6 +13,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
+from rewriter.base import Base, Cache, open_base
+from rewriter.errors import RewriterError
+
 SDIST = "vllm-9.9.9.tar.gz"
 
 
@@ -36,6 +41,40 @@ def sdist_bytes(version: str = "9.9.9", name: str = "vllm", **more: bytes) -> by
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+class Opener:
+    """Calls open_base with defaults, and keeps what it said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.cache = Cache(folder / "cache")
+        self.said: list[str] = []
+
+    def __call__(self, source: Path | str | None = None, **more) -> Base:
+        options = {"version": "9.9.9", "base_version": None, "allow_unknown": False} | more
+        return open_base(
+            source=None if source is None else str(source),
+            cache=self.cache,
+            work=self.work,
+            say=self.said.append,
+            **options,
+        )
+
+    def refused(self, source: Path | str | None = None, **more) -> str:
+        with pytest.raises(RewriterError) as caught:
+            self(source, **more)
+        print(caught.value)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 class Index:

@@ -10,41 +10,21 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from base_kit import SDIST, no_user_configuration, running_index, sdist_bytes, sha256
+from base_kit import (
+    SDIST,
+    Opener,
+    listing,
+    no_user_configuration,
+    running_index,
+    sdist_bytes,
+    sha256,
+)
 
 from rewriter import base
-from rewriter.base import Base, Cache, digest, open_base
-from rewriter.errors import RewriterError
+from rewriter.base import digest
 
 CONTENT = sdist_bytes(vllm__odd="a\r\nb".encode("utf-16"))
 SHA = sha256(CONTENT)
-
-
-class Opener:
-    """Calls open_base with defaults, and keeps what it said."""
-
-    def __init__(self, folder: Path) -> None:
-        self.work = folder / "work"
-        self.work.mkdir()
-        self.cache = Cache(folder / "cache")
-        self.said: list[str] = []
-
-    def __call__(self, source: Path | str | None = None, **more) -> Base:
-        options = {"version": "9.9.9", "base_version": None, "allow_unknown": False} | more
-        return open_base(
-            source=None if source is None else str(source),
-            cache=self.cache,
-            work=self.work,
-            say=self.said.append,
-            **options,
-        )
-
-    def refused(self, source: Path | str | None = None, **more) -> str:
-        with pytest.raises(RewriterError) as caught:
-            self(source, **more)
-        print(caught.value)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
 
 
 @pytest.fixture
@@ -76,13 +56,6 @@ def tree(sdist, tmp_path) -> Path:
     return tmp_path / "vllm-9.9.9"
 
 
-def listing(folder: Path) -> dict[str, bytes | None]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
-
-
 def test_release_is_downloaded_once_and_then_works_offline(opener, index):
     index.offer(CONTENT)
     first = opener()
@@ -104,6 +77,12 @@ def test_damaged_cache_is_fetched_again(opener, index):
     opener()
     assert index.downloads() == 2
     assert cached.read_bytes() == CONTENT
+    told = f"the cached {SDIST} was damaged; it is removed and fetched again"
+    assert told in opener.said
+    cached.write_bytes(CONTENT[:-10])
+    index.stop()
+    message = opener.refused()
+    assert message.startswith(f"{told}; the sdist {SDIST} cannot be downloaded: ")
 
 
 def test_wrong_content_is_refused_and_not_cached(opener, index):
@@ -206,6 +185,9 @@ def test_sources_that_are_none(opener, sdist, tmp_path):
     assert "there is no" in opener.refused(tmp_path / "nothing.tar.gz")
     assert "there is no" in opener.refused("\0")
     assert "no folder" in opener.refused(__file__)
+    os.mkfifo(tmp_path / "pipe")
+    for odd in ("/dev/null", tmp_path / "pipe"):
+        assert opener.refused(odd) == f"'{odd}' is neither a file nor a folder; check --source"
     sdist.write_bytes(CONTENT[: len(CONTENT) // 2])
     assert "damaged or cut short" in opener.refused(sdist)
     sdist.write_bytes(sdist_bytes(name="another"))
@@ -275,89 +257,6 @@ def test_tree_with_a_link_out_or_compiled_files(opener, tree):
     assert "edited already" in opener.refused(tree)
 
 
-@pytest.fixture
-def checkout(tree, monkeypatch, tmp_path) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))  # no git configuration of whoever runs the tests
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    (tree / "vllm/_version.py").unlink()
-    (tree / ".gitignore").write_bytes(b"*.so\nvllm/_version.py\n")
-    git(tree, "init", "-q")
-    git(tree, "add", "-A")
-    git(tree, "commit", "-qm", "one")
-    return tree
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "commit.gpgsign=false"]
-    command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_checkout_with_a_tag(opener, checkout):
-    git(checkout, "tag", "nightly")
-    git(checkout, "tag", "v1.2.3rc1")
-    git(checkout, "tag", "v1.2.3")
-    (checkout / "vllm/_C.abi3.so").write_bytes(b"ignored by git")
-    (checkout / "vllm/_version.py").write_bytes(b"__version__ = 'stale'\n")
-    before = listing(checkout)
-    opened = opener(checkout)
-    assert listing(checkout) == before  # the index, too
-    assert (opened.version, opened.origin, opened.file) == ("1.2.3", "checkout", None)
-    assert opened.commit == git(checkout, "rev-parse", "HEAD")
-    assert not (opened.root / "vllm/_C.abi3.so").exists()
-    assert not (opened.root / ".git").exists()
-    names: dict[str, object] = {}
-    exec((opened.root / "vllm/_version.py").read_bytes(), names)
-    assert names["__version_tuple__"] == (1, 2, 3)
-    assert names["__commit_id__"] == "g" + opened.commit[:9]
-    assert opener.said == []
-
-
-def test_checkout_without_a_tag(opener, checkout):
-    assert "--base-version" in opener.refused(checkout)
-    git(checkout, "tag", "v1.2.3")
-    git(checkout, "commit", "-qm", "two", "--allow-empty")
-    assert "v0.18.0" in opener.refused(checkout)
-    assert opener(checkout, base_version="1.2.4").version == "1.2.4"
-
-
-def test_checkout_with_changes(opener, checkout, monkeypatch):
-    (checkout / "vllm/__init__.py").write_bytes(b"changed = 1\n")
-    (checkout / "vllm/odd").unlink()
-    (checkout / "vllm/new.py").write_bytes(b"")
-    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a git hook
-    opened = opener(checkout, base_version="1.2.3")
-    assert (opened.root / "vllm/__init__.py").read_bytes() == b"changed = 1\n"
-    assert not (opened.root / "vllm/odd").exists()
-    assert not (opened.root / "vllm/new.py").exists()
-    assert opener.said == [
-        "2 files of the checkout differ from its commit; they are taken as they lie",
-        "1 files below vllm/ are not tracked by git; they are left out",
-    ]
-
-
-def test_linked_worktree(opener, checkout, tmp_path):
-    git(checkout, "worktree", "add", "-q", str(tmp_path / "linked"))
-    assert opener(tmp_path / "linked", base_version="1.2.3").origin == "checkout"
-
-
-def test_checkout_that_leads_out(opener, checkout, tmp_path):
-    (checkout / "vllm/link").symlink_to("/etc/hostname")
-    git(checkout, "add", "-A")
-    assert "a link out of its tree" in opener.refused(checkout, base_version="1")
-    git(checkout, "rm", "-qf", "vllm/link")
-    (checkout / "requirements").rename(tmp_path / "elsewhere")
-    (checkout / "requirements").symlink_to(tmp_path / "elsewhere")
-    assert "leads out of the checkout" in opener.refused(checkout, base_version="1")
-
-
-def test_broken_checkout(opener, checkout, tree, monkeypatch):
-    (checkout / ".git/HEAD").unlink()
-    assert "git cannot read the checkout" in opener.refused(checkout)
-    monkeypatch.setenv("PATH", "")
-    assert "git cannot be run" in opener.refused(checkout)
-
-
 def make_wheel(path: Path, **more: str) -> Path:
     info = "vllm-9.9.9+empty.dist-info"
     files = {
@@ -401,6 +300,48 @@ def test_wheel(opener, tmp_path):
 )
 def test_wheels_that_do_not_serve(opener, tmp_path, name, more, says):
     assert says in opener.refused(make_wheel(tmp_path / name, **more))
+
+
+BAD_NAME = os.fsdecode(b"b\xff.py")
+
+
+def test_names_that_are_not_utf8(opener, tree, tmp_path):
+    """They cannot be written into a manifest; so they are refused before anything is edited."""
+    for name in (f"vllm/{BAD_NAME}", f"requirements/{BAD_NAME}", BAD_NAME, "vllm/a\nb.py"):
+        (tree / name).write_bytes(b"")
+        message = opener.refused(tree)
+        assert f"holds a file with the odd name {name!a}; rename or remove it" in message
+        (tree / name).unlink()
+    (tree / "vllm" / BAD_NAME).mkdir()
+    assert "odd name 'vllm/b\\udcff.py'" in opener.refused(tree)
+    archive = tmp_path / "x.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tree, "vllm-9.9.9")
+    assert "odd name 'vllm-9.9.9/vllm/b\\udcff.py'" in opener.refused(archive)
+    (tree / "vllm" / BAD_NAME).rmdir()
+    (tree / "docs").mkdir()
+    (tree / "docs" / BAD_NAME).write_bytes(b"")  # not taken along
+    opener(tree)
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".whl"])
+def test_archive_whose_own_name_is_not_utf8(opener, tmp_path, suffix):
+    path = tmp_path / f"{BAD_NAME}{suffix}"
+    path.write_bytes(CONTENT)
+    assert "\\udcff" in opener.refused(path)
+
+
+def test_links_to_nothing_are_shown_where_the_user_has_them(opener, tree):
+    (tree / "compile_commands.json").symlink_to("build/none.json")  # nobody needs it
+    assert not os.path.lexists(opener(tree).root / "compile_commands.json")
+    link = tree / "vllm/dang.py"
+    link.symlink_to("nothing.py")
+    assert opener.refused(tree) == f"{link} is a link to nothing; mend or remove it"
+    (tree / "csrc").mkdir()
+    (tree / "csrc/x.py").write_bytes(b"")
+    link.unlink()
+    link.symlink_to("../csrc/x.py")
+    assert f"{link} is a link to a file that is not taken along" in opener.refused(tree)
 
 
 @pytest.mark.slow

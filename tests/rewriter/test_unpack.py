@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import resource
 import stat
 import tarfile
 import zipfile
@@ -65,6 +67,8 @@ def test_bytes_come_out_as_they_went_in(tmp_path):
         (member("/tmp/evil.py"), "a place outside"),
         (member("vllm-9.9.9/vllm/a\\..\\b"), "odd name"),
         (member("vllm-9.9.9/vllm/a\nb"), "odd name"),
+        (member("vllm-9.9.9/vllm/b\udcff.py"), r"odd name 'vllm-9.9.9/vllm/b\udcff.py'"),
+        (member("vllm-9.9.9/docs/b\udcff.py"), r"odd name 'vllm-9.9.9/docs/b\udcff.py'"),
         (member("vllm-9.9.9/vllm/out", tarfile.SYMTYPE, "../../../etc"), "out of its tree"),
         (member("vllm-9.9.9/vllm/out", tarfile.SYMTYPE, "/etc/passwd"), "out of its tree"),
         (member("vllm-9.9.9/csrc/out", tarfile.SYMTYPE, "../../etc"), "out of its tree"),
@@ -247,6 +251,32 @@ def test_tree_with_a_pipe_is_refused(tree):
     os.mkfifo(tree / "vllm/pipe")
     with pytest.raises(RewriterError, match="vllm/pipe, which is no file, folder or link"):
         copied(tree)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_not_blamed_on_the_source(tree, monkeypatch, number):
+    def full(source, target):
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+    monkeypatch.setattr(unpack.shutil, "copyfile", full)
+    with pytest.raises(RewriterError) as caught:
+        copied(tree)
+    message = str(caught.value)
+    assert message.endswith(
+        f"cannot be copied: {os.strerror(number)}: {tree.parent / 'into'}; "
+        "free space there, or set VLLM_ASCEND_CACHE to a folder on another disk"
+    )
+
+
+def test_a_full_disk_while_unpacking(tmp_path):
+    sdist = make_tar(tmp_path / "a.tar.gz")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(RewriterError, match=rf"too large: {tmp_path}; free space there"):
+            unpack.unpack_sdist(sdist, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 def test_compiled_files(tree):
