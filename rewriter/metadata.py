@@ -6,7 +6,7 @@ import ast
 import configparser
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,10 +120,62 @@ def _extras(value: Mapping[Any, Any], place: str) -> dict[str, tuple[str, ...]]:
 
 def _checked(requirement: object, place: str) -> str:
     try:
-        Requirement(str(requirement))
+        if isinstance(requirement, str):
+            Requirement(requirement)
+            return requirement
     except InvalidRequirement:
-        raise RewriterError(f"{place}: {requirement!r} is not a requirement") from None
-    return str(requirement)
+        pass
+    raise RewriterError(f"{place}: {requirement!r} is not a requirement")
+
+
+#: What `[project]` may hold of what is read here; the table's own packers check no type.
+_FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "name": ("a string", lambda v: isinstance(v, str)),
+    "description": ("a string", lambda v: isinstance(v, str)),
+    "readme": ("a string or a table of strings", lambda v: isinstance(v, str) or _is_texts(v)),
+    "requires-python": ("a string", lambda v: isinstance(v, str)),
+    "classifiers": ("a list of strings", lambda v: _is_list(v)),
+    "authors": (
+        "a list of tables of strings",
+        lambda v: isinstance(v, list) and all(map(_is_texts, v)),
+    ),
+    "urls": ("a table of strings", lambda v: _is_texts(v)),
+    "dynamic": ("a list of strings", lambda v: _is_list(v)),
+    "dependencies": ("a list of strings", lambda v: _is_list(v)),
+    "optional-dependencies": (
+        "a table of lists of strings",
+        lambda v: isinstance(v, dict) and all(map(_is_list, v.values())),
+    ),
+    "scripts": ("a table of strings", lambda v: _is_texts(v)),
+    "entry-points": (
+        "a table of tables of strings",
+        lambda v: isinstance(v, dict) and all(map(_is_texts, v.values())),
+    ),
+}
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _check_types(project: Mapping[str, object]) -> None:
+    for key, (kind, fits) in _FIELDS.items():
+        if key in project and not fits(project[key]):
+            raise RewriterError(
+                f"pyproject.toml of the base: project.{key} is not {kind}; mend it, or give a "
+                "genuine release"
+            )
+
+
+def _some(requirements: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Refuse a list without requirements: vLLM has dozens, and without them it runs nowhere."""
+    if not requirements:
+        raise RewriterError(f"{where} of the base names no requirement; get vLLM's own back")
+    return requirements
 
 
 def _from_tree(root: Path) -> BaseMetadata:
@@ -133,12 +185,14 @@ def _from_tree(root: Path) -> BaseMetadata:
         raise RewriterError(f"pyproject.toml of the base: {error}") from None
     if not isinstance(project, dict):
         raise RewriterError("pyproject.toml of the base has no [project] table")
+    _check_types(project)
     dynamic = project.get("dynamic", [])
     if "dependencies" in dynamic:
         path = "requirements/common.txt"
-        requirements = requirements_of(_text(root, path), path)
+        text = _text(root, path)
     else:
-        requirements = requirements_of("\n".join(project.get("dependencies", [])), "pyproject.toml")
+        path, text = "pyproject.toml", "\n".join(project.get("dependencies", []))
+    requirements = _some(requirements_of(text, path), path)
     if "optional-dependencies" in dynamic:
         extras = extras_of(_text(root, "setup.py"))
     else:
@@ -195,6 +249,7 @@ def _from_wheel(root: Path) -> BaseMetadata:
     info = found[0]
     meta = Metadata.from_email(_text(root, f"{info.name}/METADATA").encode(), validate=False)
     requires = [r for r in meta.requires_dist or () if not _CUDA_ONLY.match(r.name.lower())]
+    _some(tuple(map(str, requires)), "METADATA")
     extras: dict[str, tuple[str, ...]] = dict.fromkeys(meta.provides_extra or (), ())
     requirements = []
     for requirement in requires:

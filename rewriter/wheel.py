@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import rewriter
 from rewriter import manifest as manifests
 from rewriter import sbom as sboms
 from rewriter.base import Base
+from rewriter.cache import MORE_SPACE, NO_SPACE, is_full, no_space
 from rewriter.errors import RewriterError
 from rewriter.project import Tree, assemble, wheel_version
 from rewriter.rewrite import Rewritten
@@ -28,6 +30,8 @@ DROP_IN = "vllm"
 _UNWANTED = re.compile(
     r"(PIP_|SETUPTOOLS_|DISTUTILS_|DIST_EXTRA_|VLLM_|PYTHON(PATH|HOME|STARTUP|WARNINGS|OPTIMIZE)$)"
 )
+_FULL = re.compile("|".join(re.escape(os.strerror(number)) for number in NO_SPACE))
+_LITTLE = 1 << 16
 _FIXED = {
     "SOURCE_DATE_EPOCH": str(EPOCH),
     "PYTHONHASHSEED": "0",
@@ -56,7 +60,7 @@ def build_wheels(
     """
     project_version = rewriter.__version__
     version = wheel_version(base.version, project_version, label=label)
-    with _readable_os_errors(), ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
+    with _readable_os_errors(work), ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
         say(f"assembling {RENAMED} {version}")
         tree = assemble(
             base=base,
@@ -77,7 +81,8 @@ def build_wheels(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         say("sealing both wheels")
-        return _seal_both(built, base, tree.files[manifests.PATH], version, out)
+        with _readable_os_errors(out, "free space there, or name another folder by --out"):
+            return _seal_both(built, base, tree.files[manifests.PATH], version, out)
 
 
 def _seal_both(
@@ -108,10 +113,14 @@ def _seal_both(
 
 
 @contextlib.contextmanager
-def _readable_os_errors() -> Iterator[None]:
+def _readable_os_errors(writing: Path, cure: str = MORE_SPACE) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_full(error):
+            # What is made beside its place lies in a hidden folder, which is gone afterwards.
+            folder = writing.parent if writing.name.startswith(".") else writing
+            raise no_space("cannot build the wheels", error, folder, cure) from error
         place = f"{Path(error.filename).name}: " if error.filename else ""
         reason = error.strerror or type(error).__name__
         raise RewriterError(f"cannot build the wheels: {place}{reason}") from error
@@ -131,6 +140,10 @@ def _run_backend(tree: Tree, work: Path) -> Path:
         status = _run(command, {**_scrubbed(os.environ), "TMPDIR": str(work)}, work, file.fileno())
     wheels = list(out.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
+        if full := _FULL.search(log.read_text("utf-8", "replace")):
+            raise no_space("building the wheel failed", full[0], work)
+        if shutil.disk_usage(work).free < _LITTLE:  # not even the log could be written
+            raise no_space("building the wheel failed", "No space left on device", work)
         raise RewriterError(f"building the wheel failed: {_telling_line(log)}")
     return wheels[0]
 

@@ -91,7 +91,8 @@ def test_full_disk_is_one_line_and_leaves_nothing(small_base, tmp_path, stage):
     command = script(small_base.root, tmp_path / "work", limit=limit)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ") and "too large" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert f"File too large: {tmp_path / 'work/scratch'}; free space there, or set" in done.stderr
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "work/scratch/build.log").exists() == (stage == "backend")
     assert list((tmp_path / "work/out").iterdir()) == []
@@ -108,7 +109,8 @@ def test_disk_full_at_the_second_wheel_takes_the_first_away(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(seal.os, "fsync", full)
-    with pytest.raises(RewriterError, match="No space left on device"):
+    says = rf"No space left on device: {tmp_path}/work/out; free space there, or .* --out"
+    with pytest.raises(RewriterError, match=says):
         builder(small_base, tmp_path / "work")
     assert list((tmp_path / "work/out").iterdir()) == []
 
@@ -246,6 +248,27 @@ def test_wheel_for_cuda_loses_its_pins(stand, tmp_path):
         ("LICENSE", None, "no LICENSE"),
         ("vllm/_C.abi3.so", "elf", "vllm/_C.abi3.so is compiled"),
         ("vllm/__init__.py", None, "no vllm/__init__.py"),
+        ("requirements/common.txt", "", "common.txt of the base names no requirement"),
+        ("requirements/common.txt", "# six\n--x\n", "common.txt of the base names no requirement"),
+        ("pyproject.toml", "[project]\nname = 'vllm'\n", "pyproject.toml of .* no requirement"),
+        *(
+            ("pyproject.toml", f"[project]\n{line}\n", rf"project\.{line.split(' ')[0]} is not a")
+            for line in (
+                "name = 3",
+                "description = []",
+                "readme = {file = 3}",
+                "requires-python = 3.10",
+                "classifiers = 'x'",
+                "authors = ['x']",
+                "urls = ['x']",
+                "dynamic = 'dependencies'",
+                "dependencies = [3]",
+                "optional-dependencies = {x = 'y'}",
+                "scripts = {x = 3}",
+                "entry-points = {x = 'y'}",
+            )
+        ),
+        ("setup.py", "setup(extras_require={'a': [3]})", "setup.py:1: 3 is not a requirement"),
     ],
 )
 def test_bad_base_is_one_line(small_base, tmp_path, builder, path, text, message):
@@ -274,6 +297,27 @@ def test_links_are_followed_inside_the_tree_only(small_base, tmp_path, builder):
     (small_base.root / "vllm/again").symlink_to("configs")
     with pytest.raises(RewriterError, match=r"vllm/again is a link to a folder"):
         builder(small_base, tmp_path / "folder")
+
+
+def test_the_files_of_the_base_stay_as_they_are(small_base, tmp_path, builder):
+    """The tree that setuptools packs is made of links to them."""
+    for mode, name in ((0o444, "vllm/cli.py"), (0o755, "vllm/.hidden/inner/deep.txt")):
+        (small_base.root / name).chmod(mode)
+    (small_base.root / "vllm/inside.txt").symlink_to("../LICENSE")
+
+    def state() -> dict[str, tuple[object, ...]]:
+        files = [path for path in small_base.root.rglob("*") if path.is_file()]
+        stats = [(path, path.stat()) for path in files]
+        return {
+            str(path): (path.read_bytes(), at.st_mode, at.st_mtime_ns, at.st_ino)
+            for path, at in stats
+        }
+
+    before = state()
+    builder(small_base, tmp_path / "work")
+    linked = tmp_path / "work/scratch/tree/vllm/cli.py"
+    assert linked.samefile(small_base.root / "vllm/cli.py")  # else this test shows nothing
+    assert state() == before
 
 
 def test_odd_file_is_refused(small_base, tmp_path, builder):
