@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
+_WARNING = "warning: "
+
 
 class Progress:
     """Reports the stages of a build."""
@@ -17,13 +19,13 @@ class Progress:
         self.quiet = quiet
 
     def say(self, message: str) -> None:
-        """Print one line."""
-        if not self.quiet:
+        """Print one line; when quiet, only a warning."""
+        if not self.quiet or message.startswith(_WARNING):
             self._print(message)
 
     def warn(self, message: str) -> None:
         """Print a warning, also when quiet."""
-        self._print(f"warning: {message}")
+        self._print(f"{_WARNING}{message}")
 
     def _print(self, message: str) -> None:
         with suppress(OSError):  # progress that nobody can read stops no build

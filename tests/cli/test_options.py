@@ -241,3 +241,18 @@ def test_explain_as_json(kit: Kit) -> None:
     entry = json.loads(kit.plain("--explain", "worker_daemon", "--json").stdout)
     assert entry["id"] == "worker_daemon"
     assert entry["why"].startswith("Workers are daemonic")
+
+
+def test_quiet_hides_no_warning(kit: Kit) -> None:
+    """A checkout with changes is recorded as dirty, and said so."""
+    import os
+
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    author = ["-c", "user.name=tester", "-c", "user.email=tester@localhost"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"], ["tag", "v0.18.0"]):
+        subprocess.run(["git", *author, *command], cwd=kit.tree, env=env, check=True)
+    (kit.tree / "vllm/logger.py").write_text("changed = 1\n")
+    done = kit.run("--check", "--quiet", "--json")
+    assert done.stderr.startswith("warning: ")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(done.stdout)["base"]["commit"].endswith("-dirty")
