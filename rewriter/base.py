@@ -51,6 +51,18 @@ class Base:
     commit: str | None = None
     name: str = "vllm"
 
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """All but its place on this machine, for reports and the manifest."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "sha256": self.sha256,
+            "origin": self.origin,
+            "file": self.file,
+            "commit": self.commit,
+        }
+
 
 @dataclass(frozen=True)
 class _Request:

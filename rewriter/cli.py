@@ -217,9 +217,7 @@ class _Command:
 
     def _refuse_nothing(self, edited: _Edited) -> None:
         outcomes = {result.outcome for result in edited.rewritten.results}
-        if outcomes <= {Outcome.NOT_APPLICABLE} or (
-            Outcome.NOT_APPLICABLE in outcomes and Outcome.APPLIED not in outcomes
-        ):
+        if Outcome.APPLIED not in outcomes and outcomes != {Outcome.ALREADY_UPSTREAM}:
             raise RewriterError(
                 f"no transform edits vLLM {edited.base.version}, so there is nothing to build;"
                 " --list --json tells the versions that each is for"

@@ -44,14 +44,7 @@ def manifest(
         "schema": SCHEMA,
         "project": project_version,
         "version": version,
-        "base": {
-            "name": base.name,
-            "version": base.version,
-            "sha256": base.sha256,
-            "origin": base.origin,
-            "file": base.file,
-            "commit": base.commit,
-        },
+        "base": base.facts,
         "transforms": [_entry(result, known.get(result.id)) for result in results],
         "files": {path: hashlib.sha256(files[path]).hexdigest() for path in sorted(files)},
     }

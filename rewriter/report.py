@@ -47,14 +47,7 @@ def to_json(
     known = {transform.id: transform for transform in transforms}
     return {
         "schema": SCHEMA,
-        "base": {
-            "name": base.name,
-            "version": base.version,
-            "sha256": base.sha256,
-            "origin": base.origin,
-            "file": base.file,
-            "commit": base.commit,
-        },
+        "base": base.facts,
         "project_version": __version__,
         "transforms": [_entry(result, known[result.id]) for result in by_id(rewritten)],
         "artifacts": dict(sorted(artifacts.items())),
