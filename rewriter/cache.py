@@ -98,7 +98,7 @@ class Cache:
         """Hold the lock `name`; wait, after telling so through `say`, while another process has it.
 
         A killed process gives its locks back. A lock cannot be taken twice by one thread. The file
-        goes with the lock: there is one for each output folder, and they would pile up.
+        goes with the lock: there is one for each release, and they would pile up.
         """
         self._open()
         lock = self._filelock(self.folder / "locks" / f"{name}.lock")

@@ -302,11 +302,10 @@ def _put(text: str | bytes) -> None:
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise RewriterError(f"cannot write to standard output: {error.strerror}") from error
+        if not isinstance(error, BrokenPipeError):
+            raise RewriterError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def _say_last(line: str) -> None:

@@ -43,16 +43,10 @@ class Output:
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise RewriterError(f"--out {self.folder}: is a file; name a folder")
-        made = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
-        try:
-            with _locked(self.folder, "--out", say):
-                self._refuse_foreign([REPORT, PAGE, *(f"{f}/x" for f in _FOLDERS)])
-                with _staging(self.folder, "out", "--out") as staging:
-                    yield staging
-        finally:
-            for folder in made:
-                with suppress(OSError):
-                    folder.rmdir()  # fails, as it should, when something is in it
+        with _taken_back_if_empty(self.folder), _locked(self.folder, "--out", say):
+            self._refuse_foreign([REPORT, PAGE, *(f"{f}/x" for f in _FOLDERS)])
+            with _staging(self.folder, "out", "--out") as staging:
+                yield staging
 
     def publish(self, staging: Path) -> None:
         """Move everything from `staging` into the folder, and take old artefacts away."""
@@ -75,7 +69,8 @@ class Output:
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         """Raise RewriterError if something that is not ours is where files are to go."""
-        ours = {REPORT, *self._artifacts()} if self._artifacts() else set()
+        artifacts = self._artifacts()
+        ours = {REPORT, *artifacts} if artifacts else set()
         for name in names:
             target = self.folder / name
             for folder in target.relative_to(self.folder).parents[:-1]:
@@ -112,6 +107,18 @@ class Output:
             for name, sha256 in self._artifacts().items()
             if (self.folder / name).is_file() and sha256_of(self.folder / name) == sha256
         ]
+
+
+@contextmanager
+def _taken_back_if_empty(folder: Path) -> Iterator[None]:
+    """Remove, afterwards, what was made of a folder and those above it and is still empty."""
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        yield
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()  # fails, as it should, when something is in it
 
 
 @contextmanager
@@ -202,24 +209,20 @@ def write_tree(
     """
     target = target.absolute()
     parent = target.parent
-    made = [p for p in (parent, *parent.parents) if not p.exists()]
-    written = False
-    try:
-        with _locked(parent, "--tree", say), _staging(parent, "tree", "--tree") as staging:
-            check_tree_target(target)
-            with os_errors(f"--tree {target}: cannot be written"):
-                _copy(base_root, staging / "tree")
-                _copy(runtime, staging / "tree" / "ascend_runtime")
-                for path, data in files.items():
-                    (staging / "tree" / path).write_bytes(data)
-                with suppress(FileNotFoundError):
-                    target.rmdir()
-                (staging / "tree").replace(target)
-            written = True
-    finally:
-        for folder in made if not written else []:
-            with suppress(OSError):
-                folder.rmdir()
+    with (
+        _taken_back_if_empty(parent),
+        _locked(parent, "--tree", say),
+        _staging(parent, "tree", "--tree") as staging,
+    ):
+        check_tree_target(target)
+        with os_errors(f"--tree {target}: cannot be written"):
+            _copy(base_root, staging / "tree")
+            _copy(runtime, staging / "tree" / "ascend_runtime")
+            for path, data in files.items():
+                (staging / "tree" / path).write_bytes(data)
+            with suppress(FileNotFoundError):
+                target.rmdir()
+            (staging / "tree").replace(target)
 
 
 def _copy(source: Path, target: Path) -> None:
