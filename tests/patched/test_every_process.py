@@ -31,7 +31,7 @@ def test_edited_modules_import_without_triton_torch_npu_and_extension(installed,
 
 def test_spawned_process_sees_each_edit(installed) -> None:
     applied = {t["id"] for t in installed.report["transforms"] if t["outcome"] == "applied"}
-    assert set(facts.FACTS) == applied, "facts.py wants one for each applied transform"
+    assert set(facts.FACTS) == applied, "facts/ wants one for each applied transform"
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(facts.collect) == dict.fromkeys(facts.FACTS, True)
 

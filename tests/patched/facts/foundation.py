@@ -1,7 +1,4 @@
-"""What shows each applied transform in the process that asks: a function for each, by its id.
-
-A test calls `collect` in a spawned process, where nothing has been imported or patched before.
-"""
+"""The transforms that came with the engine."""
 
 from __future__ import annotations
 
@@ -9,28 +6,9 @@ import ast
 import inspect
 import os
 import platform
-from collections.abc import Callable
 from types import SimpleNamespace
 
-FACTS: dict[str, Callable[[], object]] = {}
-
-
-def fact(function: Callable[[], object]) -> Callable[[], object]:
-    """Register a function; it returns True where the edit is seen."""
-    FACTS[function.__name__] = function
-    return function
-
-
-def collect() -> dict[str, object]:
-    """Ask all; what raises is told as text."""
-    return {name: _ask(function) for name, function in FACTS.items()}
-
-
-def _ask(function: Callable[[], object]) -> object:
-    try:
-        return function()
-    except Exception as error:
-        return repr(error)
+from facts import fact
 
 
 @fact
