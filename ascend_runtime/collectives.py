@@ -133,7 +133,7 @@ def _gathered(
     async_op: bool,
     combine: Callable[[list[torch.Tensor]], torch.Tensor],
 ) -> Work | None:
-    if dist.get_rank(group) < 0:  # not in the group: nothing to do, as with torch
+    if cast("object", group) is dist.GroupMember.NON_GROUP_MEMBER:  # nothing to do, as with torch
         return None
     mine = tensor.contiguous()
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

@@ -25,15 +25,20 @@ def case(function: Case) -> Case:
     return function
 
 
-def groups_of_all() -> dict[str, dist.ProcessGroup]:
+def make_groups(rank: int, store: str) -> dict[str, dist.ProcessGroup]:
     """Every rank takes part in making each group."""
-    return {"2,3": dist.new_group([2, 3]), "0,2": dist.new_group([0, 2])}
+    stateless = dist.ProcessGroupGloo(dist.FileStore(f"{store}2", RANKS), rank, RANKS)
+    return {
+        "2,3": dist.new_group([2, 3]),
+        "0,2": dist.new_group([0, 2]),
+        "stateless": stateless,
+    }
 
 
 def run_rank(rank: int, store: str, results: multiprocessing.Queue) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
-    groups = groups_of_all()
+    groups = make_groups(rank, store)
     answers = {}
     for name, function in CASES.items():
         try:
@@ -257,6 +262,18 @@ def test_rank_outside_the_group_does_nothing(outcome) -> None:
     assert outcome("outside") == [([4], True), ([2], False), ([4], True), ([4], False)]
 
 
+@case
+def stateless(rank, groups):
+    """A group that torch.distributed does not know by name, as vLLM makes them."""
+    tensor = torch.tensor([rank + 1])
+    collectives.all_reduce(tensor, group=groups["stateless"])
+    return tensor.tolist()
+
+
+def test_stateless_group(outcome) -> None:
+    assert outcome("stateless") == [[10]] * RANKS
+
+
 # The fast path, in this process: what reaches torch.distributed.
 
 
@@ -265,7 +282,6 @@ def torch_calls(monkeypatch: pytest.MonkeyPatch) -> list:
     calls: list = []
     for name in ("all_reduce", "broadcast", "all_gather"):
         monkeypatch.setattr(dist, name, lambda *a, _n=name: calls.append((_n, *a)))
-    monkeypatch.setattr(dist, "get_rank", lambda group=None: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1)
     monkeypatch.delenv(FORCE, raising=False)
     monkeypatch.delenv("ASCEND_RUNTIME_SOC", raising=False)
