@@ -82,7 +82,6 @@ def expansion(monkeypatch: pytest.MonkeyPatch):
         if value is not None:
             monkeypatch.setenv(VARIABLE, value)
         config = bare(model_type, enforce_eager=eager, is_encoder_decoder=False)
-        object.__setattr__(config, "hf_config", SimpleNamespace(is_encoder_decoder=False))
         with on_platform(kind, config_model):
             config._verify_cuda_graph()
         after = os.environ.get(VARIABLE)
@@ -119,7 +118,6 @@ def test_hccl_expansion_elsewhere(expansion, kind, value) -> None:
 def test_the_check_for_rocm_still_runs() -> None:
     """It follows the inserted statement."""
     config = bare("minimax_m2", enforce_eager=False, is_encoder_decoder=True)
-    object.__setattr__(config, "hf_config", SimpleNamespace(is_encoder_decoder=True))
     with on_platform("cuda", config_model) as platform:
         platform.is_rocm = lambda: True
         config._verify_cuda_graph()
