@@ -30,6 +30,7 @@ __all__ = ["SCHEMA", "dumps", "html", "json_schema", "summary", "table", "to_jso
 #: The version of the report's format; a change that breaks readers adds one.
 SCHEMA = 1
 
+_ROOM_FOR_SIZES = 72
 _COLORS = {
     Outcome.APPLIED: "green",
     Outcome.ALREADY_UPSTREAM: "cyan",
@@ -70,7 +71,9 @@ def json_schema() -> dict[str, Any]:
 def table(rewritten: Rewritten, transforms: Sequence[Transform], *, color: bool, width: int) -> str:
     """Return the outcomes as a table, then every problem, then one line of totals.
 
-    Without `color` the text holds no escape sequence.
+    "lines" is the size of the transform, without its documentation and examples, "replaces" that of
+    the monkey-patch, shared by the transforms of a row and empty where it is not known; a narrow
+    terminal has no room for them. Without `color` the text holds no escape sequence.
     """
     known = {transform.id: transform for transform in transforms}
     results = by_id(rewritten)
@@ -81,6 +84,10 @@ def table(rewritten: Rewritten, transforms: Sequence[Transform], *, color: bool,
     grid.add_column("files", justify="right")
     grid.add_column("+", justify="right")
     grid.add_column("-", justify="right")
+    sizes = width >= _ROOM_FOR_SIZES
+    if sizes:
+        grid.add_column("lines", justify="right")
+        grid.add_column("replaces", justify="right")
     for result in results:
         counts = [
             str(number) if result.files else ""
@@ -90,8 +97,11 @@ def table(rewritten: Rewritten, transforms: Sequence[Transform], *, color: bool,
                 sum(file.removed for file in result.files),
             )
         ]
+        transform = known[result.id]
+        if sizes:
+            counts += [str(transform.source_lines), str(transform.monkey_patch_lines or "")]
         style = _COLORS.get(result.outcome, "bold red")
-        seeds = ", ".join(known[result.id].seeds)
+        seeds = ", ".join(transform.seeds)
         outcome = Text(result.outcome.value, style)
         grid.add_row(Text(result.id), Text(seeds), outcome, *counts)
     # Written to memory, so that `color` alone decides, not what stdout or the environment is.

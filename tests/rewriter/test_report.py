@@ -149,7 +149,9 @@ def test_dumps_is_json_a_line_feed_at_the_end() -> None:
 
 def test_the_table_shows_every_problem() -> None:
     text = as_table(sample_report.bad())
-    assert re.search(r"^worker_daemon +platform/3 +applied +1 +3 +1$", text, re.MULTILINE)
+    assert re.search(r"^worker_daemon +platform/3 +applied +1 +3 +1 +27 +211$", text, re.MULTILINE)
+    narrow = as_table(sample_report.bad(), width=71)
+    assert re.search(r"^worker_daemon +platform/3 +applied +1 +3 +1$", narrow, re.MULTILINE)
     for line in (
         "  vllm/v1/executor/multiproc_executor.py: WorkerProc.make_worker_process",
         "    edit      set `daemon=ascend_runtime.executor.worker_daemon()`"
