@@ -4,6 +4,10 @@ vLLM derives the architecture `Eagle3MiniMaxM2ForCausalLM` from a draft
 whose base architecture is `MiniMaxM2ForCausalLM`, but the registry does not
 know it. It is the shared Llama implementation, as for the other targets.
 The entry is in the dict itself, before the registry is computed from it.
+
+A pull request also needs an example of the architecture in vLLM's
+tests/models/registry.py, without which its own test of the registry fails;
+sdists are edited below vllm/ only.
 """
 
 from rewriter.edits import In, add_entry
