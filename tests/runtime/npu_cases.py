@@ -439,6 +439,11 @@ def custom_operators() -> None:
     library.impl("on_cpu", lambda x: x.add_(1), "CPU")
     assert torch.ops.npu_cases.on_cpu(ours) is ours and ours[0].tolist() == [1, 2, 3, 4]
 
+    library.define("part(Tensor(a) x) -> Tensor(a)")
+    library.impl("part", lambda x: x[1:], "CPU")
+    torch.ops.npu_cases.part(ours).fill_(3)
+    assert ours[1:].eq(3).all() and ours[0].tolist() == [1, 2, 3, 4]
+
     library.define("nowhere(Tensor x) -> Tensor")
     raises(NotImplementedError, "npu_cases::nowhere", lambda: torch.ops.npu_cases.nowhere(ours))
 
