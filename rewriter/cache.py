@@ -24,7 +24,7 @@ _MARKER_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# The cache of vllm-ascend-rewriter; it may be deleted at any time.\n"
 )
-_PARTS = ("sdists", "versions", "work", "locks")
+_PARTS = ("sdists", "versions", "built", "work", "locks")
 _ELSEWHERE = "set VLLM_ASCEND_CACHE to a folder that can be written"
 MORE_SPACE = "free space there, or set VLLM_ASCEND_CACHE to a folder on another disk"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -70,9 +70,9 @@ class Cache:
     """A folder of our own, safe to share between builds that run side by side.
 
     Below `folder` lie `sdists/<sha256>/<file name>`, `versions/<version>` (the sha256 first seen of
-    a version whose hash nobody pinned), `work/` and `locks/`. The folder is made when it is first
-    needed; one that is neither empty nor ours is refused with a RewriterError, so that neither a
-    build nor `clean` can touch anything else.
+    a version whose hash nobody pinned), `built/` (what the tests compiled), `work/` and `locks/`.
+    The folder is made when it is first needed; one that is neither empty nor ours is refused with
+    a RewriterError, so that neither a build nor `clean` can touch anything else.
     """
 
     folder: Path
