@@ -52,7 +52,7 @@ def drained(extract: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def one_event_per_call(parser: Any) -> None:
-    """Have a `drained` parser return its events one by one; to any other parser nothing happens."""
+    """Have a `drained` parser return its events one by one; other parsers do so or not anyway."""
     parser.drain = False
 
 
@@ -175,7 +175,7 @@ def _split(event: str) -> list[str]:
     if '"tool_calls"' not in event:  # most events, and the last one, which is not JSON
         return [event]
     chunk = json.loads(event.removeprefix("data:"))
-    choices = chunk.get("choices") or ()
+    choices = chunk.get("choices") or []
     if len(choices) != 1:
         return [event]
     choice, delta = choices[0], choices[0]["delta"]

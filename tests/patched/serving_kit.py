@@ -111,10 +111,14 @@ def serving(
     tool_parser: str | type | None = None,
     reasoning_parser: str | None = None,
     tokenizer: Tokenizer | None = None,
+    kind: type[OpenAIServingChat] = OpenAIServingChat,
     **attributes: object,
 ) -> OpenAIServingChat:
-    """Return the serving class with parsers by name (or a class), and attributes of one's own."""
-    chat: Any = OpenAIServingChat.__new__(OpenAIServingChat)
+    """Return the serving class with parsers by name (or a class), and attributes of one's own.
+
+    `kind` may be a subclass of it.
+    """
+    chat: Any = kind.__new__(kind)
     if isinstance(tool_parser, str):
         tool_parser = ToolParserManager.get_tool_parser(tool_parser)
     chat.tool_parser = tool_parser

@@ -93,6 +93,16 @@ def test_stream_and_full_reply_are_the_same() -> None:
     assert (reply.content, reply.named_arguments) == (message.content, calls)
 
 
+def test_call_behind_reasoning() -> None:
+    chat = serving("glm45", "glm45")
+    pieces = [("think", [1]), ("</think>", [8]), ("hi " + call("f", "x"), [9, 1, 6])]
+    chunks = stream(chat, chunks_of(pieces), tools=TWO)
+    reasoning, *rest = chunks[1:]
+    assert reasoning["choices"][0]["delta"] == {"reasoning": "think"}
+    reply = read([chunks[0], *rest])
+    assert (reply.content, reply.named_arguments) == ("hi ", [("f", '{"p": "x"}')])
+
+
 def test_every_choice_has_a_parser_of_its_own() -> None:
     one, two = (
         chunks_of(tokens(call(name, value)), choice=choice)

@@ -42,7 +42,7 @@ TEXTS = {
 }
 TOKEN = re.compile(r"<[/|｜]?[\w:▁]+[|｜]?>|\s*\w+|\s|.")
 #: What the parsers look for in the vocabulary when they are made, beside the tokens of the text.
-WANTED = ("<tool_call>", "</tool_call>")
+WANTED = ("<tool_call>", "</tool_call>", "<|python_tag|>")
 
 
 class Words(Tokenizer):
