@@ -203,6 +203,19 @@ def test_what_is_missing_comes_with_the_last_delta(parts, arguments, whole) -> N
     ]
 
 
+def test_all_that_went_out_counts_for_each_choice_by_itself() -> None:
+    script = (
+        (begins(0, "f", '{"a":'), record({})),
+        (goes_on(0, " 1"), record({})),
+        (goes_on(0, ","), record({"a": 1, "b": 2})),
+    )
+    parser = type("Parser", (Scripted,), {"script": script})
+    pairs = zip(*(chunks_of("xyz", choice=choice) for choice in (0, 1)), strict=True)
+    chunks = stream(serving(parser), [c for pair in pairs for c in pair], tools=TWO, n=2)
+    for choice in (0, 1):
+        assert read(chunks, choice).named_arguments == [("f", '{"a": 1, "b": 2}')]
+
+
 def test_missing_part_belongs_to_the_last_call_wherever_the_delta_ends() -> None:
     two = [*record({"p": "a"}), *record({"p": "b"}, "g")]
     last = DeltaMessage(
