@@ -1,0 +1,91 @@
+"""The hold rule, and the gather over gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ascend_runtime import balance
+
+SWITCH = "VLLM_ASCEND_BALANCE_SCHEDULING"
+
+
+@pytest.mark.parametrize(
+    ("env", "on"),
+    [({}, False), ({SWITCH: "0"}, False), ({SWITCH: "1"}, True), ({SWITCH: "2"}, True)],
+)
+def test_switch(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], on: bool) -> None:
+    assert balance.enabled(env) is on
+    monkeypatch.delenv(SWITCH, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert balance.initial_counts(3) == ([0, 0, 0] if on else None)
+
+
+@pytest.mark.parametrize("value", ["", "true"])
+def test_what_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match=f"{SWITCH}='{value}': it must be 1"):
+        balance.enabled({SWITCH: value})
+
+
+@pytest.mark.parametrize(
+    ("counts", "max_num_seqs", "holds"),
+    [
+        ([0, 0], 4, False),
+        ([3, 0], 4, True),
+        ([0, 4], 4, True),
+        ([2, 2], 4, False),
+        ([0], 1, False),
+        ([1], 1, True),
+        ([0, 0], 2, False),
+        ([1, 0], 2, True),
+        (None, 4, False),
+        (None, 1, False),
+    ],
+)
+def test_hold(counts: list[int] | None, max_num_seqs: int, holds: bool) -> None:
+    assert balance.hold(counts, max_num_seqs) is holds
+
+
+def join_and_gather(rank: int, folder: Path, answers: multiprocessing.SimpleQueue) -> None:
+    """Two gathers on one rank of two, the second of other numbers."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    group = torch.distributed.group.WORLD
+    running = (3, 1)[rank]
+    answers.put((rank, balance.gather(running, group), balance.gather(running + 1, group)))
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+def test_gather_on_two_ranks(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    ranks = [
+        context.Process(target=join_and_gather, args=(rank, tmp_path, answers)) for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert sorted(answers.get() for _ in ranks) == [(0, [3, 1], [4, 2]), (1, [3, 1], [4, 2])]
+
+
+def test_only_a_balanced_scheduler_gathers() -> None:
+    groups: list[object] = []
+    for scheduler in (
+        SimpleNamespace(balance_counts=[0, 0], balance_gather=groups.append),
+        SimpleNamespace(balance_counts=None, balance_gather=groups.append),
+        SimpleNamespace(balance_gather=groups.append),
+        SimpleNamespace(balance_counts=[0, 0]),
+        SimpleNamespace(),
+    ):
+        balance.after_step(scheduler, "the group")  # type: ignore[arg-type]
+    assert groups == ["the group"]
