@@ -17,6 +17,7 @@ TRANSFORM = Transform(
     vllm=">=0.18,<0.20",
     upstream=Upstream.pending(),
     remove_when="the base is 0.20.0 or later, where the parser is another",
+    monkey_patch_lines=1061,
     edits=[
         In(FILE, "Glm4MoeModelToolParser._append_arg_fragment").do(
             replace(

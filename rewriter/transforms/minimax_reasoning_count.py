@@ -24,6 +24,7 @@ TRANSFORM = Transform(
         "https://github.com/vllm-project/vllm/pull/37955 was closed unmerged"
     ),
     remove_when="upstream counts MiniMax-M2's reasoning tokens without a start tag",
+    monkey_patch_lines=367,
     edits=[
         In(FILE, "MiniMaxM2ReasoningParser").do(
             add_member(

@@ -30,6 +30,7 @@ TRANSFORM = Transform(
     vllm=">=0.18,<0.23",
     upstream=Upstream.inappropriate("upstream rewrote the end of the stream, in 0.23.0"),
     remove_when="the base is 0.23.0 or later",
+    monkey_patch_lines=1061,
     edits=[
         In(FILE, "OpenAIServingChat.chat_completion_stream_generator").do(
             insert_after(

@@ -16,6 +16,7 @@ TRANSFORM = Transform(
     vllm=">=0.18,<0.20",
     upstream=Upstream.backport("https://github.com/vllm-project/vllm/pull/38158, in 0.20.0"),
     remove_when="the base is 0.20.0 or later",
+    monkey_patch_lines=1061,
     edits=[
         In(FILE, "OpenAIServingChat.chat_completion_stream_generator").do(
             replace(
