@@ -6,11 +6,14 @@ many places it expects; more or fewer is an error, never a guess.
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import dedent
 from typing import ClassVar
 
 import libcst as cst
@@ -95,6 +98,12 @@ def contains(scope: Scope, snippet: Snippet, *, wild: bool = True) -> bool:
     return False
 
 
+def _code(text: str) -> str:
+    """The tokens of a snippet, but for strings and comments, with a space between two."""
+    tokens = tokenize.generate_tokens(io.StringIO(dedent(text)).readline)
+    return " ".join(t.string for t in tokens if t.type not in (tokenize.STRING, tokenize.COMMENT))
+
+
 @dataclass(frozen=True)
 class Target:
     """Edits of one scope of one file. Built by `In(path, scope).do(...)`.
@@ -119,8 +128,8 @@ class Target:
     @cached_property
     def all_imports(self) -> tuple[str, ...]:
         """The imports asked for, and one for each module of `ascend_runtime` that is written."""
-        written = "\n".join(edit.result for edit in self.edits)
-        modules = re.findall(r"\bascend_runtime\.(\w+)", written)
+        written = "\n".join(_code(edit.result) for edit in self.edits)
+        modules = re.findall(r"\bascend_runtime \. (\w+)", written)
         return tuple(
             dict.fromkeys([*self.imports, *(f"import ascend_runtime.{m}" for m in modules)])
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewriter.change import splice
+from rewriter.edits import In, insert_after
 from rewriter.imports import Import, import_writes, parse_imports
 from rewriter.snippet import SnippetError
 from rewriter.source import Source
@@ -138,3 +139,18 @@ def test_dropping_two_names_at_the_end():
 
 def test_an_import_that_is_wanted_stays():
     assert changed("import n\n", add=("import n",), drop=("import n",)) == "import n\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "modules"),
+    [
+        ("ascend_runtime.a.f(ascend_runtime.b.g)", ["a", "b"]),
+        ("    x = ascend_runtime.a.f()\n    y = ascend_runtime.a.f()", ["a"]),
+        ('patch("ascend_runtime.a.f", None)', []),
+        ('f("""ascend_runtime.a""")  # ascend_runtime.b', []),
+        ("not_ascend_runtime.a.f()", []),
+    ],
+)
+def test_runtime_modules_are_imported_where_code_names_them(written, modules) -> None:
+    target = In("vllm/a.py").do(insert_after("pass", written))
+    assert target.all_imports == tuple(f"import ascend_runtime.{name}" for name in modules)
