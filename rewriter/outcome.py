@@ -51,7 +51,7 @@ class Problem:
             text += "; the base looks fixed already"
         for near in self.nearest:
             text += f"; nearest is {near.path}:{near.line}: {near.code}"
-        return text
+        return " ".join(text.split())  # code may stand on several lines
 
 
 @dataclass(frozen=True)

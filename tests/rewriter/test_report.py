@@ -14,7 +14,7 @@ import sample_report
 from sample_report import EXECUTOR, SAMPLER
 
 from rewriter import __version__, report, sidebyside
-from rewriter.outcome import Outcome, Problem, Result
+from rewriter.outcome import Near, Outcome, Problem, Result
 from rewriter.rewrite import Rewritten
 
 BUILDS = {"good": sample_report.good, "bad": sample_report.bad}
@@ -335,3 +335,18 @@ def test_a_large_file_costs_no_more_than_a_small_one() -> None:
     start = time.process_time()
     sidebyside.blocks("a.py", before, after)
     assert time.process_time() - start < 2
+
+
+def test_a_problem_is_described_on_one_line() -> None:
+    problem = Problem(
+        "vllm/a.py",
+        "f",
+        "insert `if x:\n    y()` after `z`",
+        "1 match",
+        "0 matches",
+        (Near("vllm/a.py", 3, "z(\n    1)"),),
+    )
+    assert problem.describe() == (
+        "vllm/a.py: f: insert `if x: y()` after `z`: expected 1 match, found 0 matches;"
+        " nearest is vllm/a.py:3: z( 1)"
+    )
