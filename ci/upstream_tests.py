@@ -1,0 +1,212 @@
+"""Run vLLM's own tests on the pristine and on the patched tree, and compare test by test.
+
+usage: python ci/upstream_tests.py [options] [tests/FILE.py ...]
+
+The files, how many of their tests pass, and what a transform changes on purpose are listed in
+ci/upstream_tests.toml. The tests come from vLLM's sdist, the patched tree is built from the
+transforms as they are; a test platform, a hub of stand-ins and no GPU are what they run on.
+
+Exit status 0 if each test has the same outcome on both trees and as many pass as are expected, 1 if
+not, 2 for bad input, which one line tells, 130 when interrupted. Nothing is written but temporary
+and cache folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from ci.upstream.expected import (  # noqa: E402
+    LIST,
+    TestFile,
+    count_faults,
+    faults,
+    passing,
+    read_list,
+    update_list,
+)
+from ci.upstream.ground import TREES, Ground, lay  # noqa: E402
+from ci.upstream.runs import OUTCOMES, Run, run, stop  # noqa: E402
+from rewriter.errors import RewriterError  # noqa: E402
+
+#: The runs of a tree, by the path of each file.
+Results = dict[str, dict[str, Run]]
+
+
+def say(line: str) -> None:
+    """Tell of progress, beside the table."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def chosen(files: Sequence[TestFile], paths: Sequence[str]) -> list[TestFile]:
+    """Return the files asked for, with what the list says of them, or else the whole list."""
+    listed = {file.path: file for file in files}
+    return [listed.get(path, TestFile(path)) for path in paths] or list(files)
+
+
+def run_all(
+    ground: Ground,
+    files: Sequence[TestFile],
+    trees: Sequence[str] = TREES,
+    jobs: int = 2,
+    together: bool = False,
+    say: Callable[[str], None] = say,
+) -> Results:
+    """Run all files on each tree; `together` means in one process, whatever the list says.
+
+    Raises RewriterError if the sdist lacks one.
+    """
+    ground.check([file.path for file in files])
+    groups: dict[str, list[TestFile]] = {}
+    for file in files:
+        groups.setdefault("all" if together else file.group, []).append(file)
+
+    def work(tree: str, name: str) -> tuple[str, str, Run]:
+        members = groups[name]
+        done = run(
+            ground,
+            tree,
+            [file.path for file in members],
+            [test for file in members for test in file.leave_out],
+            timeout=sum(file.timeout for file in members),
+        )
+        return tree, name, done
+
+    results: Results = {tree: {} for tree in trees}
+    with ThreadPoolExecutor(jobs) as pool:
+        # The same group on both trees side by side, so that both meet the same load.
+        waiting = [pool.submit(work, tree, name) for name in groups for tree in trees]
+        try:
+            for number, finished in enumerate(as_completed(waiting), 1):
+                tree, name, done = finished.result()
+                say(
+                    f"[{number}/{len(waiting)}] {tree} {name}: {len(done.outcomes)} tests,"
+                    f" {done.seconds:.0f} s{', ' + done.fault if done.fault else ''}"
+                )
+                results[tree].update({file.path: done for file in groups[name]})
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop()
+            raise
+    return results
+
+
+def cells(done: Run, path: str) -> str:
+    """Return the four counts of one file on one tree."""
+    counts = done.counts(path)
+    return "/".join(str(counts[outcome]) for outcome in OUTCOMES)
+
+
+def report(files: Sequence[TestFile], results: Results) -> bool:
+    """Print the table and what is wrong; return whether all is well."""
+    trees = list(results)
+    width = max(len(file.path) for file in files)
+    heads = "".join(f"{tree:>18}" for tree in trees)
+    print(f"{'passed/failed/error/skipped':<{width}}{heads}  verdict")
+    well = True
+    for file in files:
+        runs = [results[tree][file.path] for tree in trees]
+        if len(runs) == 2:
+            wrong = faults(file, *runs)
+        else:
+            wrong = [runs[0].fault] if runs[0].fault else []
+            wrong += count_faults(file, runs[0].counts(file.path)["passed"])
+        verdict = "WRONG" if wrong else "same" if len(runs) == 2 else "as expected"
+        if not wrong and file.differs and len(runs) == 2:
+            verdict = f"same but for {len(file.differs)} on purpose"
+        shown = "".join(f"{cells(done, file.path):>18}" for done in runs)
+        print(f"{file.path:<{width}}{shown}  {verdict}")
+        for line in wrong:
+            print(f"    {line}")
+        well = well and not wrong
+    return well
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("files", nargs="*", metavar="tests/FILE.py", help="run these only")
+    parser.add_argument("--tree", choices=TREES, help="run on one tree only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--list", action="store_true", help="print the list, run nothing")
+    parser.add_argument("--update", action="store_true", help="write the counts into the list")
+    parser.add_argument("--log", type=Path, metavar="DIR", help="keep pytest's output there")
+    parser.add_argument(
+        "--ground",
+        type=Path,
+        metavar="DIR",
+        help="keep the trees there; if they are there already, take them as they are",
+    )
+    parser.add_argument("--expected", type=Path, default=LIST, metavar="TOML", help="another list")
+    return parser.parse_args(arguments)
+
+
+def print_list(files: Sequence[TestFile]) -> None:
+    for file in files:
+        print(f"{file.path:<72}{file.passes or 0:>5} passes  process {file.process or 'its own'}")
+        for kind, tests in (("left out", file.leave_out), ("changed", file.differs)):
+            for test, reason in tests.items():
+                print(f"    {kind}: {test.partition('::')[2]} ({reason})")
+
+
+def keep_logs(folder: Path, results: Results) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for tree, runs in results.items():
+        for path, done in runs.items():
+            name = path.removesuffix(".py").replace("/", "-")
+            (folder / f"{tree}-{name}.log").write_text(done.log)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; return the exit status."""
+    args = parsed(arguments)
+    begin = time.monotonic()
+    try:
+        files = chosen(read_list(args.expected), args.files)
+        if args.list:
+            print_list(files)
+            return 0
+        if args.jobs < 1:
+            raise RewriterError("--jobs must be at least 1")
+        with tempfile.TemporaryDirectory(prefix="upstream-tests-") as folder:
+            ground = Ground((args.ground or Path(folder, "ground")).resolve())
+            if not ground.is_laid:
+                if ground.folder.exists() and any(ground.folder.iterdir()):
+                    raise RewriterError(f"{ground.folder} is neither empty nor a ground of tests")
+                lay(ground.folder, [file.path for file in files], say)
+            results = run_all(ground, files, [args.tree] if args.tree else TREES, args.jobs)
+    except RewriterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    if args.log:
+        keep_logs(args.log, results)
+    if args.update and len(results) == 2:
+        counts = {
+            file.path: passing(*(results[tree][file.path] for tree in TREES), file.path)
+            for file in files
+        }
+        update_list(counts, args.expected)
+        files = [replace(file, passes=counts[file.path]) for file in files]
+    well = report(files, results)
+    print(f"{len(files)} files, {time.monotonic() - begin:.0f} s, {'ok' if well else 'NOT ok'}")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""An out-of-tree vLLM platform that generates on the CPU with torch alone.
+
+vLLM's own CPU platform needs its C++ extension; this one needs neither that nor Triton, so the
+pure-Python wheel runs whole models: dense and mixture-of-experts decoders, sliding windows, chunked
+prefill, prefix caching, tensor parallelism over gloo. Not supported: MLA and sparse attention,
+ALiBi, soft caps and sinks, quantized weights, torch.compile, CUDA graphs.
+
+vLLM finds it by the entry point that `install` writes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+
+def register() -> str:
+    """Return the platform's class; vLLM calls this through the entry point."""
+    return "torch_platform.platform.TorchPlatform"
+
+
+def install(site: Path) -> None:
+    """Put the package, with its entry point, into a folder of importable packages."""
+    target = site / _HERE.name
+    shutil.copytree(_HERE, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    info = site / "torch_platform-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-platform\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[vllm.platform_plugins]\ntorch_platform = torch_platform:register\n"
+    )
