@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv-test}
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-if ! command -v chromium >/dev/null || ! command -v git >/dev/null; then
+if ! command -v chromium >/dev/null || ! command -v git >/dev/null || ! command -v g++ >/dev/null; then
     as_root apt-get update -qq
-    as_root apt-get install -y -qq --no-install-recommends chromium git >/dev/null
+    as_root apt-get install -y -qq --no-install-recommends chromium g++ git >/dev/null
 fi
 
 echo "== install"
@@ -36,4 +36,4 @@ trap 'rm -rf "$dist"' EXIT
 "$venv/bin/python" scripts/build_patched_vllm.py --quiet --out "$dist" >/dev/null
 PATCHED_WHEEL=$(echo "$dist"/vllm_ascend_patched-*.whl)
 export PATCHED_WHEEL
-"${pytest[@]}" tests/patched "$@"
+"${pytest[@]}" tests/patched tests/upstream "$@"
