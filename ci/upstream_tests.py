@@ -21,8 +21,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -69,18 +71,20 @@ def run_all(
     """
     ground.check([file.path for file in files])
     groups: dict[str, list[TestFile]] = {}
+    alone = Lock()
     for file in files:
         groups.setdefault("all" if together else file.group, []).append(file)
 
     def work(tree: str, name: str) -> tuple[str, str, Run]:
         members = groups[name]
-        done = run(
-            ground,
-            tree,
-            [file.path for file in members],
-            [test for file in members for test in file.leave_out],
-            timeout=sum(file.timeout for file in members),
-        )
+        with alone if any(file.alone for file in members) else nullcontext():
+            done = run(
+                ground,
+                tree,
+                [file.path for file in members],
+                [test for file in members for test in file.leave_out],
+                timeout=sum(file.timeout for file in members),
+            )
         return tree, name, done
 
     results: Results = {tree: {} for tree in trees}

@@ -19,7 +19,8 @@ LIST = Path(__file__).parents[1] / "upstream_tests.toml"
 class TestFile:
     """One file of tests and what is expected of it; `passes` is None where nothing is.
 
-    Files with the same `process` run in one process. `leave_out` and `differs` map tests (or, to
+    Files with the same `process` run in one process; while one that is to be `alone` runs, no other
+    such one does. `leave_out` and `differs` map tests (or, to
     leave out, beginnings of their ids) to the reason: those that cannot be run here, and those that
     a transform changes on purpose.
     """
@@ -30,6 +31,7 @@ class TestFile:
     passes: int | None = None
     process: str = ""
     timeout: int = 900
+    alone: bool = False
     leave_out: Mapping[str, str] = field(default_factory=dict)
     differs: Mapping[str, str] = field(default_factory=dict)
 

@@ -211,6 +211,22 @@ def test_run_that_takes_too_long_is_killed(ground: Path) -> None:
     assert not is_running(int(pid.read_text()))
 
 
+def test_file_that_must_be_alone(ground: Path) -> None:
+    """Both trees would find the other's file; `alone` makes them take turns."""
+    busy = ground / "busy"
+    (ground / "tests/test_b.py").write_text(
+        "import pathlib, time\n"
+        "def test_b():\n"
+        f"    busy = pathlib.Path({str(busy)!r})\n"
+        "    busy.touch(exist_ok=False)\n"
+        "    time.sleep(2)\n"
+        "    busy.unlink()\n"
+    )
+    file = ground.parent / "alone.toml"
+    file.write_text('[[file]]\npath = "tests/test_b.py"\npasses = 1\nalone = true\n')
+    assert tool(ground, "--jobs", "2", "--expected", str(file)).returncode == 0
+
+
 def test_interrupt_ends_the_runs(ground: Path) -> None:
     pid = ground / "pid"
     (ground / "tests/test_b.py").write_text(
