@@ -1,0 +1,26 @@
+"""Worker rows of few lines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from facts import fact
+
+
+@fact
+def eagle_position_gather() -> bool:
+    from test_eagle_gather import seen_by_later_steps
+
+    return seen_by_later_steps([3, 2], [10, 20])["slots at"] == [13, 22]
+
+
+@fact
+def unquantized_gemm_op() -> bool:
+    import torch
+    from vllm.model_executor.layers import utils
+
+    no, yes = (lambda: False), (lambda: True)
+    utils.current_platform = SimpleNamespace(is_rocm=no, is_cpu=no, is_out_of_tree=yes)
+    gemm = utils.dispatch_unquantized_gemm()
+    out = gemm(None, torch.ones(2, 3, 4), torch.ones(5, 4), None)
+    return gemm is utils.oot_unquantized_gemm and out.shape == (2, 3, 5)
