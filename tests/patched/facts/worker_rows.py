@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 from facts import fact
@@ -24,3 +25,21 @@ def unquantized_gemm_op() -> bool:
     gemm = utils.dispatch_unquantized_gemm()
     out = gemm(None, torch.ones(2, 3, 4), torch.ones(5, 4), None)
     return gemm is utils.oot_unquantized_gemm and out.shape == (2, 3, 5)
+
+
+@fact
+def chunk_indices_zero_length() -> bool:
+    import torch
+    from vllm.model_executor.layers.fla.ops import index
+
+    index.triton = SimpleNamespace(cdiv=lambda a, b: (a + b - 1) // b)
+    found = index.prepare_chunk_indices(torch.tensor([0, 130, 130, 194]), 64)
+    return found.tolist()[-1] == [2, 0]
+
+
+@fact
+def random_sample_backend() -> bool:
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    source = inspect.getsource(topk_topp_sampler)
+    return "dynamic=True, backend=current_platform.simple_compile_backend)" in source
