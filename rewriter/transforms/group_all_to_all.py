@@ -87,6 +87,9 @@ TRANSFORM = Transform(
         Example(
             COMMUNICATOR,
             before="""\
+import torch
+
+
 class DeviceCommunicatorBase:
     def reduce_scatterv(self, input_, dim=-1, sizes=None):
         raise NotImplementedError
@@ -96,6 +99,7 @@ class DeviceCommunicatorBase:
 """,
             after="""\
 import ascend_runtime.collectives
+import torch
 
 
 class DeviceCommunicatorBase:

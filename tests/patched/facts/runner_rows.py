@@ -21,3 +21,17 @@ def group_all_to_all() -> bool:
 
     both = (StatelessGroupCoordinator, DeviceCommunicatorBase)
     return all(callable(known.all_to_all) for known in both)
+
+
+@fact
+def mamba_copy_pointers() -> bool:
+    from test_mamba_states import test_addresses_become_pointers_where_they_are_loaded as shown
+
+    return shown() is None
+
+
+@fact
+def mamba_copy_launches() -> bool:
+    from vllm.v1.worker import mamba_utils
+
+    return "mamba_copy" in mamba_utils.batch_memcpy.__code__.co_names
