@@ -35,3 +35,19 @@ def mamba_copy_launches() -> bool:
     from vllm.v1.worker import mamba_utils
 
     return "mamba_copy" in mamba_utils.batch_memcpy.__code__.co_names
+
+
+@fact
+def uva_predicate() -> bool:
+    from platform_kit import on_platform
+    from vllm.utils import platform_utils
+
+    with on_platform("npu"):
+        return platform_utils.is_uva_available() is False
+
+
+@fact
+def uva_host_mirror() -> bool:
+    from test_uva_buffers import pool_of
+
+    return pool_of().copy_to_uva([1, 2, 3]).tolist() == [1, 2, 3]
