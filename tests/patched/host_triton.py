@@ -11,7 +11,7 @@ import ctypes
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,8 +132,9 @@ class Kernel:
             self.language.memory = [span(tensor) for tensor in [*tensors, *self.memory]]
             self.language.programs = grid
             given = [self._argument(a) for a in arguments]
+            named = {k: v for k, v in keywords.items() if k not in ("num_warps", "num_stages")}
             for self.language.program in itertools.product(*map(range, grid)):
-                self.function(*given, **keywords)
+                self.function(*given, **named)
 
         return launch
 
@@ -151,6 +152,10 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + tensor.untyped_storage().nbytes()
 
 
+def next_power_of_2(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
 @contextmanager
 def kernels(
     module: ModuleType, *names: str, memory: tuple[torch.Tensor, ...] = ()
@@ -160,6 +165,7 @@ def kernels(
     made = {name: Kernel(getattr(module, name), language, list(memory)) for name in names}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "tl", language)
+        patch.setattr(module, "triton", SimpleNamespace(next_power_of_2=next_power_of_2))
         for name, kernel in made.items():
             patch.setattr(module, name, kernel)
         yield made

@@ -51,3 +51,35 @@ def uva_host_mirror() -> bool:
     from test_uva_buffers import pool_of
 
     return pool_of().copy_to_uva([1, 2, 3]).tolist() == [1, 2, 3]
+
+
+@fact
+def host_seq_lens() -> bool:
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    filled = GPUModelRunner.prepare_inputs.__code__.co_names
+    return "seq_lens_cpu_upper_bound" in InputBatch.__dataclass_fields__ and (
+        "num_computed_tokens_np" in filled
+    )
+
+
+@fact
+def query_start_loc_room() -> bool:
+    from test_runner_batches import buffers
+
+    return buffers("npu").query_start_loc.shape == (10,)
+
+
+@fact
+def slot_mapping_dtype() -> bool:
+    from vllm.v1.worker.gpu.block_table import BlockTables
+
+    return "slot_mapping_dtype" in BlockTables.__init__.__code__.co_names
+
+
+@fact
+def attn_metadata_class() -> bool:
+    from vllm.v1.worker.gpu import attn_utils
+
+    return "common_metadata" in attn_utils.build_attn_metadata.__code__.co_names
