@@ -15,6 +15,7 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu import attn_utils, model_states
+from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
 from vllm.v1.worker.gpu.model_states import default, init_model_state, whisper
 from vllm.v1.worker.gpu.spec_decode.eagle import speculator
 
@@ -164,6 +165,16 @@ def test_lengths_are_as_many_as_the_requests(mode, lengths: list, local: list) -
     assert made.seq_lens_cpu.tolist() == lengths == made.seq_lens.tolist()
     assert made.dcp_local_seq_lens.tolist() == local
     assert made.attn_state is State.DECODE  # the padding is no request
+
+
+def test_dummy_batch_of_a_captured_decode_is_one() -> None:
+    """A copy of the dummy once lost the state that it was given."""
+    ascend_runtime.attn.register_metadata(Extended, State)
+    with on_platform("npu"):
+        dummy = InputBatch.make_dummy(3, 3, InputBuffers(4, 8, torch.device("cpu")))
+        made = prepare(dummy, mode=CUDAGraphMode.FULL)
+    assert made.attn_state is State.DECODE and made.seq_lens_cpu.tolist() == [1, 1, 1]
+    assert made.seq_lens.data_ptr() == dummy.seq_lens.data_ptr()
 
 
 def test_class_with_fewer_fields_gets_those_it_has() -> None:
