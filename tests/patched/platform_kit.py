@@ -25,13 +25,36 @@ class Cuda(Platform):
     dispatch_key = "CUDA"
 
 
+class Rocm(Platform):
+    _enum = PlatformEnum.ROCM
+    device_name = "rocm"
+    device_type = "cuda"
+    dispatch_key = "CUDA"
+
+
+class Xpu(Platform):
+    _enum = PlatformEnum.XPU
+    device_name = device_type = "xpu"
+    dispatch_key = "XPU"
+
+
 class Cpu(Platform):
     _enum = PlatformEnum.CPU
     device_name = device_type = "cpu"
     dispatch_key = "CPU"
 
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        return False
 
-KINDS: dict[str, type[Platform]] = {"npu": Npu, "cuda": Cuda, "cpu": Cpu}
+
+KINDS: dict[str, type[Platform]] = {
+    "npu": Npu,
+    "cuda": Cuda,
+    "rocm": Rocm,
+    "xpu": Xpu,
+    "cpu": Cpu,
+}
 
 
 @contextmanager
