@@ -34,7 +34,7 @@ direct_register_custom_op(
     fake_impl=rocm_unquantized_gemm_fake,
 )
 """,
-                '''
+                """
 
 
 def oot_unquantized_gemm_impl(
@@ -59,7 +59,7 @@ direct_register_custom_op(
     fake_impl=rocm_unquantized_gemm_fake,
     dispatch_key="CompositeExplicitAutograd",
 )
-''',
+""",
             ),
         ),
         In(FILE, "dispatch_unquantized_gemm").do(
