@@ -16,16 +16,15 @@ _SWITCH = "VLLM_ASCEND_BALANCE_SCHEDULING"
 
 
 def enabled(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether VLLM_ASCEND_BALANCE_SCHEDULING is a whole number other than 0 (the default).
+    """Whether VLLM_ASCEND_BALANCE_SCHEDULING is 1; 0, empty and unset mean no.
 
-    It must be so on all ranks or on none. `env` is read at each call. Raises ValueError for what is
-    no number.
+    It must be the same on all ranks. `env` is read at each call. Raises ValueError for anything
+    else.
     """
-    value = env.get(_SWITCH, "0")
-    try:
-        return bool(int(value))
-    except ValueError:
-        raise ValueError(f"{_SWITCH}={value!r}: it must be 1 (on) or 0 (off)") from None
+    value = env.get(_SWITCH, "").strip()
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{_SWITCH}={value!r}: it must be 1 (on) or 0 (off)")
+    return value == "1"
 
 
 def initial_counts(dp_size: int) -> list[int] | None:

@@ -208,7 +208,18 @@ def _lacking(tensor: torch.Tensor) -> bool:
 
 def _host_only(tensor: torch.Tensor, group: ProcessGroup | None) -> bool:
     """Gloo takes no tensors of an NPU."""
-    return is_npu(tensor) and dist.get_backend(group) == "gloo"
+    if not is_npu(tensor) or _outside(group):
+        return False
+    try:
+        backend = str(dist.get_backend(group))
+    except ValueError:  # a stateless group, which torch.distributed does not know
+        backend = cast("ProcessGroup", group).name()
+    return backend == "gloo"
+
+
+def _outside(group: ProcessGroup | None) -> bool:
+    """Whether this rank is not in the group, and has nothing to do, as with torch."""
+    return cast("object", group) is dist.GroupMember.NON_GROUP_MEMBER
 
 
 def _through_host(
@@ -224,7 +235,7 @@ def _gathered(
     async_op: bool,
     combine: Callable[[list[torch.Tensor]], torch.Tensor],
 ) -> Work | None:
-    if cast("object", group) is dist.GroupMember.NON_GROUP_MEMBER:  # nothing to do, as with torch
+    if _outside(group):
         return None
     mine = tensor.contiguous()
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

@@ -62,6 +62,8 @@ def plan_contiguous(
     """
     if not state_bytes:
         return None
+    if k_bytes_per_token <= 0:
+        raise ValueError(f"keys take {k_bytes_per_token} bytes a token; it must be some")
     *leading, recurrent = state_bytes
     step = kernel_block * k_bytes_per_token
     if recurrent % step or not recurrent:

@@ -67,13 +67,15 @@ def split_ratios(
             f"the ratios of a C8 cache are told in elements of {itemsize} bytes, but a scale has"
             f" {scale_itemsize}: use sparse_cache_bytes, which is exact"
         )
+    if itemsize % k_itemsize:
+        raise ValueError(f"keys of {k_itemsize} bytes do not divide elements of {itemsize}")
     index //= itemsize // k_itemsize
     total = latent + rotary + index + 1
     return total / latent, total / rotary, total / index, float(total)
 
 
 def _three(dims: Sequence[int] | None) -> tuple[int, int, int]:
-    if dims is None or len(dims) != 3:
+    if dims is None or len(dims) != 3 or min(dims) <= 0:
         raise ValueError(
             "sparse_head_dim must name the latent, the rotary and the indexer's dimension,"
             f" not {dims}"

@@ -141,13 +141,21 @@ def append_unsent_args(delta: Any, index: int, expected: Any, sent: str) -> None
     """Add to a choice's last message what its call `index` still lacks.
 
     `expected` are the arguments of the call as for `remaining_args`, `sent` is the text of them
-    that went out before this message. Nothing is taken away, and nothing is added where what was
-    sent is not the beginning of `expected`. The message has at least one tool call.
+    that went out before this message. Nothing is added where what was sent is not the beginning of
+    `expected`. What the message itself carries of the call stays, unless it would spoil arguments
+    that can still become right: some parsers take the brace that ends the whole call for a part of
+    its arguments, or lose a quotation mark. The message has at least one tool call.
     """
     calls = [call for call in delta.tool_calls if call.index == index]
     functions = [call.function for call in calls if call.function is not None]
     own = "".join(function.arguments or "" for function in functions)
     rest = remaining_args(expected, sent + own)
+    if rest is None and not _is_json(sent + own):
+        rest = remaining_args(expected, sent)
+        if rest is None:
+            return
+        for function in functions:
+            function.arguments = None if function.arguments is None else ""
     if not rest:
         return
     if functions:
@@ -158,6 +166,14 @@ def append_unsent_args(delta: Any, index: int, expected: Any, sent: str) -> None
         calls[-1].function = call.function
     else:
         delta.tool_calls = [*delta.tool_calls, call]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def begun_calls_first(events: AsyncIterator[str]) -> AsyncGenerator[str, None]:

@@ -8,7 +8,9 @@ wherever it stands, or nowhere. So the end of a call or a whole second call
 is lost, or the arguments come twice, and content in the delta is dropped.
 
 Now what went out is recorded, after the filter for parallel calls, and the
-rest is appended to the delta, which otherwise stays as the parser made it.
+rest is appended to the delta, which otherwise stays as the parser made it,
+but for arguments that would spoil the call: some parsers (Hermes, LongCat)
+take the brace that ends the call for a part of them.
 `ascend_runtime.tool_stream.remaining_args` aligns the two texts even if
 they are formatted differently; where it cannot, nothing is added. This
 runs for every tool parser. A parser that has no call on record when one

@@ -41,6 +41,14 @@ def test_sizes_of_a_block(fields, page, ratios, parts) -> None:
     assert sparse.sparse_cache_bytes(7) == tuple(7 * part for part in parts)
 
 
+@pytest.mark.parametrize("fields", [SPARSE, C8], ids=["plain", "C8"])
+def test_every_head_has_its_parts(fields) -> None:
+    one, two = spec(**fields), spec(**fields, num_kv_heads=2)
+    assert two.sparse_cache_bytes(3) == tuple(2 * part for part in one.sparse_cache_bytes(3))
+    assert two.page_size_bytes == 2 * one.page_size_bytes
+    assert two.sparse_kv_cache_ratio == one.sparse_kv_cache_ratio
+
+
 def test_defaults_are_upstreams() -> None:
     plain = spec(head_size=576, block_size=64)
     assert plain.page_size_bytes == 64 * 576 * 2

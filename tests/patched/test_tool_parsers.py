@@ -78,3 +78,34 @@ def test_arguments_are_whole_and_sent_once(name: str, empty_end: bool) -> None:
     assert [text.rstrip() for text in sent.values()] == [F, G][: len(calls)]
     assert [c.function.arguments for c in calls] == [F, G][: len(calls)]
     assert json.loads(sent[0]) == {"p": 'a "b" é', "n": 3}
+
+
+MERGED = {
+    "hermes": ("<tool_call>", "</tool_call>"),
+    "longcat": ("<longcat_tool_call>", "</longcat_tool_call>"),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        ["", '\n{"name": "g", ', '"arguments": {"p": ', '"x"}}\n'],
+        ["", '\n{"name": "g"', ', "arguments": {"p": ', '"x', '"}}\n'],
+        ["", '\n{"name": "g"', ', "arguments": {"p": "x"', "}}\n"],
+        ["", '\n{"name": "g"', ', "arguments": {"p": "x', '"}}\n'],
+    ],
+    ids=str,
+)
+def test_brace_of_the_call_in_the_last_delta_is_not_the_arguments(name: str, cut: list) -> None:
+    """These parsers give it as a part of the arguments; upstream replaced the whole delta."""
+    begin, end = MERGED[name]
+    pieces = [begin + cut[0], *cut[1:-1], cut[-1] + end]
+    tokenizer = Words("".join(pieces))
+    chunks = chunks_of([(piece, tokenizer.encode(piece)) for piece in pieces])
+    arguments = ""
+    for chunk in stream(serving(name, tokenizer=tokenizer), chunks, tools=TOOLS):
+        for choice in chunk["choices"]:
+            for call in choice["delta"].get("tool_calls") or []:
+                arguments += (call.get("function") or {}).get("arguments") or ""
+    assert arguments == G

@@ -17,7 +17,13 @@ SWITCH = "VLLM_ASCEND_BALANCE_SCHEDULING"
 
 @pytest.mark.parametrize(
     ("env", "on"),
-    [({}, False), ({SWITCH: "0"}, False), ({SWITCH: "1"}, True), ({SWITCH: "2"}, True)],
+    [
+        ({}, False),
+        ({SWITCH: ""}, False),
+        ({SWITCH: "0"}, False),
+        ({SWITCH: "1"}, True),
+        ({SWITCH: " 1 "}, True),
+    ],
 )
 def test_switch(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], on: bool) -> None:
     assert balance.enabled(env) is on
@@ -27,8 +33,8 @@ def test_switch(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], on: bool) 
     assert balance.initial_counts(3) == ([0, 0, 0] if on else None)
 
 
-@pytest.mark.parametrize("value", ["", "true"])
-def test_what_is_no_number_is_refused(value: str) -> None:
+@pytest.mark.parametrize("value", ["true", "2", "-1", "01", "２"])
+def test_anything_else_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match=f"{SWITCH}='{value}': it must be 1"):
         balance.enabled({SWITCH: value})
 

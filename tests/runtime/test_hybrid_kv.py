@@ -87,6 +87,11 @@ def test_state_that_fits_no_block(recurrent, keys, nearest) -> None:
     )
 
 
+def test_keys_take_some_bytes() -> None:
+    with pytest.raises(ValueError, match="keys take 0 bytes a token"):
+        plan_contiguous([8192], 0, 0, None)
+
+
 @pytest.mark.parametrize("soc", ["A2", "A3", "A5", "310P"])
 def test_npus_align_to_128(chip, soc: str) -> None:
     chip(soc)

@@ -44,7 +44,7 @@ def test_dividing_by_ratios_does_lose_bytes() -> None:
     assert sum(int(size // ratio) for ratio in (latent, rotary, index)) == size - 2
 
 
-@pytest.mark.parametrize("dims", [None, (), (512, 64), (1, 2, 3, 4)])
+@pytest.mark.parametrize("dims", [None, (), (512, 64), (1, 2, 3, 4), (512, 64, 0)])
 def test_three_dimensions_are_needed(dims) -> None:
     with pytest.raises(ValueError, match="sparse_head_dim must name the latent"):
         split_bytes(BLOCK, dims, 2, False, 1, 2)
@@ -55,3 +55,8 @@ def test_three_dimensions_are_needed(dims) -> None:
 def test_ratios_want_scales_as_large_as_elements() -> None:
     with pytest.raises(ValueError, match="in elements of 2 bytes, but a scale has 4"):
         split_ratios(DIMS, 2, True, 1, 4)
+
+
+def test_ratios_want_keys_that_divide_elements() -> None:
+    with pytest.raises(ValueError, match="keys of 4 bytes do not divide elements of 2"):
+        split_ratios(DIMS, 2, True, 4, 2)

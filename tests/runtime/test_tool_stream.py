@@ -243,8 +243,16 @@ def test_sent_arguments_are_recorded_for_each_call() -> None:
             "",
             [(1, '{"a"'), (1, ': "b"}')],
         ),
-        # It cannot be aligned.
-        (args(1, "other"), "", [(1, "other")]),
+        # It cannot be aligned with what was sent.
+        (args(1, "other"), "some", [(1, "other")]),
+        (args(1, ': "b"}'), '{"A"', [(1, ': "b"}')]),
+        # Its own part spoils what can still become right: a brace too many, a quotation mark lost.
+        (args(1, '"}}'), '{"a": "b', [(1, '"}')]),
+        (args(1, "}}"), '{"a": "b"', [(1, "}")]),
+        (args(1, "b}"), '{"a": "', [(1, 'b"}')]),
+        (args(1, "other"), "", [(1, '{"a": "b"}')]),
+        # It is right by itself, in another form.
+        (args(1, '"\\u0062"}'), '{"a": ', [(1, '"\\u0062"}')]),
     ],
 )
 def test_what_is_missing_is_appended(delta: Message, sent: str, after: list) -> None:
