@@ -149,8 +149,9 @@ def append_unsent_args(delta: Any, index: int, expected: Any, sent: str) -> None
     calls = [call for call in delta.tool_calls if call.index == index]
     functions = [call.function for call in calls if call.function is not None]
     own = "".join(function.arguments or "" for function in functions)
-    rest = remaining_args(expected, sent + own)
-    if rest is None and not _is_json(sent + own):
+    text = sent + own
+    rest = remaining_args(expected, text)
+    if rest is None and not _is_json(text) and not _goes_beyond(text, expected):
         rest = remaining_args(expected, sent)
         if rest is None:
             return
@@ -166,6 +167,14 @@ def append_unsent_args(delta: Any, index: int, expected: Any, sent: str) -> None
         calls[-1].function = call.function
     else:
         delta.tool_calls = [*delta.tool_calls, call]
+
+
+def _goes_beyond(text: str, expected: Any) -> bool:
+    """Whether the parser's record of the arguments is older than the text: it has less of them."""
+    known = expected if isinstance(expected, str) else _dumps(expected)
+    known = compact_json_fragment(known).rstrip('"]}')
+    text = compact_json_fragment(text)
+    return text.startswith(known) and text[len(known) :].strip('"]}') != ""
 
 
 def _is_json(text: str) -> bool:

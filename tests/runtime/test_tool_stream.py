@@ -266,6 +266,14 @@ def test_what_is_missing_is_appended(delta: Message, sent: str, after: list) -> 
         assert old.function is None or new.function.name == old.function.name
 
 
+@pytest.mark.parametrize("record", [{}, {"a": "b"}, '{"a": "b"}'])
+def test_record_that_is_older_than_the_text_takes_nothing_away(record: object) -> None:
+    """A parser may not have noted what it gives when the generation is cut."""
+    delta = args(1, '{"a": "b", "c": "d')
+    append_unsent_args(delta, 1, record, "")
+    assert delta.tool_calls[0].function.arguments == '{"a": "b", "c": "d'
+
+
 def test_appended_call_sets_nothing_but_index_and_arguments() -> None:
     delta = named(0)
     append_unsent_args(delta, 1, {}, "")
