@@ -17,14 +17,14 @@ rotated states too, and are left alone. Nothing of this makes the output
 wrong: the target decides; only fewer drafts are accepted.
 """
 
-from rewriter.edits import In, insert_after, insert_before
+from rewriter.edits import In, Target, insert_after, insert_before
 from rewriter.transform import Example, Transform, Upstream
 
 LLAMA = "vllm/model_executor/models/llama_eagle3.py"
 DEEPSEEK = "vllm/model_executor/models/deepseek_eagle3.py"
 
 
-def adapted(path: str, head: str) -> list:
+def adapted(path: str, head: str) -> list[Target]:
     """The edits of one head: find the rotation, and pass the weights through."""
     return [
         In(path, f"{head}.__init__").do(
