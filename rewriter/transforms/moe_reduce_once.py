@@ -4,7 +4,7 @@ Five models reduce the output of their experts over the tensor-parallel
 ranks themselves. Where the kernel that combines the experts' outputs has
 done that already (all-to-all, MC2 on Ascend), the result is multiplied by
 the number of ranks. The edit leaves the decision to
-`maybe_all_reduce_tensor_model_parallel` of the layer, as all other models
+`maybe_all_reduce_tensor_model_parallel` of the layer, as 19 other models
 do: the same reduction, or none.
 
 Shared experts are another matter: no kernel reduces their output. Where
