@@ -30,7 +30,8 @@ __all__ = ["SCHEMA", "dumps", "html", "json_schema", "summary", "table", "to_jso
 #: The version of the report's format; a change that breaks readers adds one.
 SCHEMA = 1
 
-_ROOM_FOR_SIZES = 72
+#: Of the columns beside the names: outcome, counts and sizes, with the gaps between.
+_WIDTH_OF_COUNTS = 60
 _COLORS = {
     Outcome.APPLIED: "green",
     Outcome.ALREADY_UPSTREAM: "cyan",
@@ -84,7 +85,8 @@ def table(rewritten: Rewritten, transforms: Sequence[Transform], *, color: bool,
     grid.add_column("files", justify="right")
     grid.add_column("+", justify="right")
     grid.add_column("-", justify="right")
-    sizes = width >= _ROOM_FOR_SIZES
+    names = [(len(r.id), len(", ".join(known[r.id].seeds))) for r in results]
+    sizes = sum(map(max, zip(*names, strict=True))) + _WIDTH_OF_COUNTS <= width if names else False
     if sizes:
         grid.add_column("lines", justify="right")
         grid.add_column("replaces", justify="right")

@@ -214,4 +214,5 @@ def test_our_own_transforms_for_the_terminal() -> None:
         text = explain(transform)
         assert text.startswith(f"{transform.id}: ")
         assert f"\nSource: rewriter/transforms/{transform.id}.py\n" in text
-        assert "<!--" not in text and "](" not in text and "do not edit" not in text
+        assert "<!--" not in text and "](#" not in text and "](http" not in text
+        assert "do not edit" not in text
