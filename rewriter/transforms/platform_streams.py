@@ -16,9 +16,9 @@ KV blocks waited for the model only if these were CUDA's; any device's count
 now. `current_stream()` kept the first stream that it saw where switching
 streams is not tracked; there it asks each time now.
 
-Known limits: graphs and `set_stream` are not touched, nor DBO, the NCCL and
-IPC engines of weight transfer, or the worker's own start, which platforms
-bring themselves.
+Known limits: graphs and `set_stream` have an edit of their own. DBO, the
+NCCL and IPC engines of weight transfer, and the worker's own start, which
+platforms bring themselves, are not touched.
 """
 
 from rewriter.edits import In, Target, insert_before, replace

@@ -334,8 +334,50 @@ def groups() -> dict[str, object]:
     return answers
 
 
+def switch() -> dict[str, object]:
+    """What the second model runner copies to the host, and a graph that it captures."""
+    device = use_npu()
+    from vllm.v1.worker.gpu import async_utils, cudagraph_utils
+
+    log, host = [], torch.npu.current_stream()
+    result = SimpleNamespace(req_ids=["x", "y"], prompt_logprobs_dict={"x": None})
+    sampled = SimpleNamespace(
+        sampled_token_ids=torch.tensor([[5, 6], [7, 8]], device=device),
+        logprobs_tensors=None,
+        num_nans=None,
+    )
+    copy, real = torch.npu.Stream(), async_utils.async_copy_to_np
+    async_utils.async_copy_to_np = lambda x: (log.append(current()), real(x))[1]
+    counts = torch.tensor([2, 1], device=device)
+    output = async_utils.AsyncOutput(result, sampled, counts, host, copy, torch.npu.Event())
+    graphs, mode = [], cudagraph_utils.CUDAGraphMode
+
+    @contextmanager
+    def record(graph: object, pool: object = None):
+        graphs.append(["in", type(graph) is torch.npu.NPUGraph, pool])
+        yield
+        graphs.append("out")
+
+    torch.npu.NPUGraph, torch.npu.graph = type("NPUGraph", (), {}), record
+    cudagraph_utils.is_global_first_rank = lambda: False
+    cudagraph_utils.graph_capture = lambda device: record(None)
+    desc = cudagraph_utils.BatchExecutionDescriptor(mode.FULL, 2, 2)
+    manager = SimpleNamespace(
+        device=device, _capture_descs={mode.FULL: [desc]}, graphs={}, pool="pool"
+    )
+    cudagraph_utils.CudaGraphManager.capture(manager, lambda d: lambda m: graphs.append(m.name))
+    return {
+        "tokens": output.get_output().sampled_token_ids,
+        "copies": [stream == copy.stream_id for stream in log],
+        "back": current() == host.stream_id != copy.stream_id,
+        "graphs": graphs,
+        "kept": type(manager.graphs[desc]).__name__,
+    }
+
+
 SCENES = {
-    scene.__name__: scene for scene in (packed, drafts, outputs, offload, prefetch, experts, groups)
+    scene.__name__: scene
+    for scene in (packed, drafts, outputs, offload, prefetch, experts, groups, switch)
 }
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from vllm.distributed import parallel_state
 from vllm.distributed.weight_transfer import packed_tensor
 from vllm.utils import torch_utils
 from vllm.v1.spec_decode import ngram_proposer_gpu as ngram
+from vllm.v1.worker.gpu import async_utils
 from vllm.v1.worker.gpu.spec_decode import utils as drafts
 
 WAS, IS = "torch.cuda.", "vllm.platforms.current_platform."
@@ -211,6 +212,33 @@ def test_experts_on_the_npu() -> None:
         "layer": [1, 0, None],
         "consumed": [True, True],
     }
+
+
+def test_second_runner_on_the_npu() -> None:
+    """Its copies are on the other stream, its graph is of the device's own class."""
+    assert scene("switch") == {
+        "tokens": [[5, 6], [7]],
+        "copies": [True, True],
+        "back": True,
+        "graphs": [
+            ["in", False, None],
+            "NONE",
+            ["in", True, "pool"],
+            "NONE",
+            "out",
+            "out",
+        ],
+        "kept": "NPUGraph",
+    }
+
+
+def test_second_runner_asks_cuda_as_before() -> None:
+    """This build of torch has none, and says so; the stream given is tracked before that."""
+    stream = async_utils.stream("to", "from")
+    with on_platform("cuda"), pytest.raises(AttributeError, match="stream_id"):
+        stream.__enter__()
+    assert torch_utils._current_stream_tls.value == "from"
+    torch_utils._current_stream_tls.value = None
 
 
 def test_groups_on_the_npu() -> None:
