@@ -7,13 +7,14 @@ ci/upstream_tests.toml. The tests come from vLLM's sdist, the patched tree is bu
 transforms as they are; a test platform, a hub of stand-ins and no GPU are what they run on.
 
 Exit status 0 if each test has the same outcome on both trees and as many pass as are expected, 1 if
-not, 2 for bad input, which one line tells, 130 when interrupted. Nothing is written but temporary
-and cache folders.
+not, 2 for bad input or a place that cannot be written, which one line tells, 130 when interrupted.
+Nothing is written but temporary and cache folders, and what --ground, --log and --update name.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -32,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 from ci.upstream.expected import (  # noqa: E402
     LIST,
     TestFile,
+    check_update,
     count_faults,
     faults,
     passing,
@@ -40,6 +42,7 @@ from ci.upstream.expected import (  # noqa: E402
 )
 from ci.upstream.ground import TREES, Ground, lay  # noqa: E402
 from ci.upstream.runs import OUTCOMES, Run, run, stop  # noqa: E402
+from rewriter.cache import os_errors  # noqa: E402
 from rewriter.errors import RewriterError  # noqa: E402
 
 #: The runs of a tree, by the path of each file.
@@ -48,13 +51,25 @@ Results = dict[str, dict[str, Run]]
 
 def say(line: str) -> None:
     """Tell of progress, beside the table."""
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):  # progress that nobody can read stops no run
+        print(line, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """Write to standard output; a reader that has seen enough (`| head`) changes no result."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        if not isinstance(error, BrokenPipeError):
+            raise RewriterError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def chosen(files: Sequence[TestFile], paths: Sequence[str]) -> list[TestFile]:
     """Return the files asked for, with what the list says of them, or else the whole list."""
     listed = {file.path: file for file in files}
-    return [listed.get(path, TestFile(path)) for path in paths] or list(files)
+    return [listed.get(path, TestFile(path)) for path in dict.fromkeys(paths)] or list(files)
 
 
 def run_all(
@@ -166,49 +181,77 @@ def print_list(files: Sequence[TestFile]) -> None:
 
 
 def keep_logs(folder: Path, results: Results) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for tree, runs in results.items():
-        for path, done in runs.items():
-            name = path.removesuffix(".py").replace("/", "-")
-            (folder / f"{tree}-{name}.log").write_text(done.log)
+    with os_errors("the logs cannot be kept", folder):
+        for tree, runs in results.items():
+            for path, done in runs.items():
+                name = path.removesuffix(".py").replace("/", "-")
+                (folder / f"{tree}-{name}.log").write_text(done.log, "utf-8")
+
+
+def check_arguments(args: argparse.Namespace, files: Sequence[TestFile]) -> None:
+    """Raise RewriterError for what could not be done after the tests have run."""
+    if args.jobs < 1:
+        raise RewriterError("--jobs must be at least 1")
+    if args.update:
+        if args.tree or args.list:
+            raise RewriterError("--update needs runs on both trees; leave out --tree and --list")
+        check_update([file.path for file in files], args.expected)
+    if args.log and not args.list:
+        with os_errors("the logs cannot be kept", args.log):
+            args.log.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=args.log).close()
+
+
+def counted(files: Sequence[TestFile], results: Results) -> dict[str, int]:
+    """Return how many tests of each file pass, but for those whose process ended early."""
+    counts = {}
+    for file in files:
+        runs = [results[tree][file.path] for tree in TREES]
+        if not any(run.fault for run in runs):
+            counts[file.path] = passing(*runs, file.path)
+    return counts
+
+
+def work(args: argparse.Namespace) -> int:
+    """Do what the arguments say; return the exit status."""
+    begin, table = time.monotonic(), io.StringIO()
+    files = chosen(read_list(args.expected), args.files)
+    check_arguments(args, files)
+    if args.list:
+        with redirect_stdout(table):
+            print_list(files)
+        put(table.getvalue())
+        return 0
+    with tempfile.TemporaryDirectory(prefix="upstream-tests-") as folder:
+        ground = Ground(Path(os.path.realpath(args.ground or Path(folder, "ground"))))
+        if not ground.is_laid:
+            lay(ground.folder, [file.path for file in files], say)
+        results = run_all(ground, files, [args.tree] if args.tree else TREES, args.jobs)
+    counts = counted(files, results) if args.update else {}
+    files = [replace(file, passes=counts.get(file.path, file.passes)) for file in files]
+    with redirect_stdout(table):
+        well = report(files, results)
+        print(f"{len(files)} files, {time.monotonic() - begin:.0f} s, {'ok' if well else 'NOT ok'}")
+    put(table.getvalue())  # before anything else can fail
+    if args.log:
+        keep_logs(args.log, results)
+    if args.update:
+        update_list(counts, args.expected)
+    return 0 if well else 1
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; return the exit status."""
     args = parsed(arguments)
-    begin = time.monotonic()
     try:
-        files = chosen(read_list(args.expected), args.files)
-        if args.list:
-            print_list(files)
-            return 0
-        if args.jobs < 1:
-            raise RewriterError("--jobs must be at least 1")
-        with tempfile.TemporaryDirectory(prefix="upstream-tests-") as folder:
-            ground = Ground((args.ground or Path(folder, "ground")).resolve())
-            if not ground.is_laid:
-                if ground.folder.exists() and any(ground.folder.iterdir()):
-                    raise RewriterError(f"{ground.folder} is neither empty nor a ground of tests")
-                lay(ground.folder, [file.path for file in files], say)
-            results = run_all(ground, files, [args.tree] if args.tree else TREES, args.jobs)
+        with os_errors("the tests cannot be run"):
+            return work(args)
     except RewriterError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
-    if args.log:
-        keep_logs(args.log, results)
-    if args.update and len(results) == 2:
-        counts = {
-            file.path: passing(*(results[tree][file.path] for tree in TREES), file.path)
-            for file in files
-        }
-        update_list(counts, args.expected)
-        files = [replace(file, passes=counts[file.path]) for file in files]
-    well = report(files, results)
-    print(f"{len(files)} files, {time.monotonic() - begin:.0f} s, {'ok' if well else 'NOT ok'}")
-    return 0 if well else 1
 
 
 if __name__ == "__main__":

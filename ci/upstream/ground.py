@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -9,18 +10,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rewriter.base import DEFAULT_VERSION, Base, open_base
-from rewriter.cache import Cache
+from rewriter.cache import Cache, os_errors
 from rewriter.errors import RewriterError
 from rewriter.metadata import read_metadata
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORM = ROOT / "tests/platform"
 TREES = ("pristine", "patched")
+#: Written last, with the paths of all that a whole ground has; and what stands for it till then.
+_MARKER, _LAYING = "ground.files", "ground.unfinished"
 #: Settings of the caller that would reach vLLM or the hub.
 _UNWANTED = ("VLLM_", "HF_", "HUGGING", "TRANSFORMERS_", "PYTHON", "PYTEST_", "TORCH_", "CUDA_")
 
@@ -37,9 +40,41 @@ class Ground:
 
     @property
     def is_laid(self) -> bool:
-        """Whether all of it is there, from an earlier run."""
-        places = ("tests", "pyproject.toml", "home", *TREES)
-        return all((self.folder / place).exists() for place in places)
+        """Whether all of it is there, from an earlier run.
+
+        Raises RewriterError if only a part is there, or other files, or it cannot be read.
+        """
+        with os_errors("the ground of tests cannot be used"):
+            if not self.folder.exists() or not any(self.folder.iterdir()):
+                return False
+            remedy = "delete it, or name another folder"
+            marker = self.folder / _MARKER
+            if (self.folder / _LAYING).exists():
+                raise RewriterError(
+                    f"the ground {self.folder} is unfinished; wait for the run that lays it, or"
+                    " delete it if that was killed"
+                )
+            if not marker.is_file():
+                raise RewriterError(
+                    f"{self.folder} is neither empty nor a whole ground of tests; {remedy}"
+                )
+            for path in marker.read_text("utf-8", "surrogateescape").splitlines():
+                if not os.path.lexists(self.folder / path):
+                    raise RewriterError(f"the ground {self.folder} lacks {path} now; {remedy}")
+        return True
+
+    def seal(self) -> None:
+        """Write that all is there; what is lost later is then told by `is_laid`."""
+        paths = [
+            path.relative_to(self.folder).as_posix()
+            for place in ("tests", "home/hub", *TREES)
+            for path in sorted((self.folder / place).rglob("*"))
+            if "__pycache__" not in path.parts
+        ]
+        part = self.folder / _LAYING
+        lines = "".join(f"{path}\n" for path in ["pyproject.toml", "home", *TREES, *paths])
+        part.write_text(lines, "utf-8", "surrogateescape")
+        part.replace(self.folder / _MARKER)
 
     def check(self, paths: Sequence[str]) -> None:
         """Raise RewriterError if vLLM's sdist lacks one of the test files."""
@@ -77,35 +112,65 @@ def lay(folder: Path, paths: Sequence[str], say: Callable[[str], None]) -> Groun
     """Lay the ground in an empty folder, to run the test files `paths` on.
 
     Raises RewriterError if vLLM's sdist cannot be had or lacks one of them, an edit does not fit,
-    or this environment lacks a package.
+    this environment lacks a package, or the folder cannot be written. The folder is empty again
+    after any failure; one that a killed process left unfinished is not a ground.
     """
     _check_packages()
     ground = Ground(folder)
-    with tempfile.TemporaryDirectory() as work:
-        cache = Cache.default()
-        base = open_base(
-            source=None,
-            version=DEFAULT_VERSION,
-            base_version=None,
-            allow_unknown=False,
-            cache=cache,
-            work=Path(work),
-            say=say,
-        )
-        sdist = cache.sdist(base.sha256)
-        assert sdist
-        say("unpacking vLLM's tests")
-        _unpack_tests(sdist, folder)
-        ground.check(paths)
-        _install_pristine(base, folder / "pristine")
-        say("building the patched vLLM")
-        _install_patched(Path(work), folder / "patched")
-    for tree in TREES:
-        _install_platform(folder / tree)
-    say("filling the hub")
-    environment = {**ground.environment("pristine"), "PYTHONPATH": ""}
-    _checked([sys.executable, PLATFORM / "hub.py", folder / "home"], environment)
+    with os_errors("the ground of tests cannot be laid", folder), _claimed(folder):
+        with tempfile.TemporaryDirectory() as work:
+            cache = Cache.default()
+            base = open_base(
+                source=None,
+                version=DEFAULT_VERSION,
+                base_version=None,
+                allow_unknown=False,
+                cache=cache,
+                work=Path(work),
+                say=say,
+            )
+            sdist = cache.sdist(base.sha256)
+            assert sdist
+            say("unpacking vLLM's tests")
+            _unpack_tests(sdist, folder)
+            ground.check(paths)
+            _install_pristine(base, folder / "pristine")
+            say("building the patched vLLM")
+            _install_patched(Path(work), folder / "patched")
+        for tree in TREES:
+            _install_platform(folder / tree)
+        say("filling the hub")
+        environment = {**ground.environment("pristine"), "PYTHONPATH": ""}
+        _checked([sys.executable, PLATFORM / "hub.py", folder / "home"], environment)
+        ground.seal()
     return ground
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Have an empty folder for this process alone, and empty it again after a failure."""
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / _LAYING).touch(exist_ok=False)
+    except FileExistsError as error:
+        raise RewriterError(f"another run is laying the ground {folder}") from error
+    if any(path.name != _LAYING for path in folder.iterdir()):
+        (folder / _LAYING).unlink()
+        raise RewriterError(f"the ground {folder} cannot be laid: it is not empty any more")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # what stays is no ground, for _LAYING goes last
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != _LAYING:
+                    path.unlink()
+            (folder / _LAYING).unlink()
+            if not existed:
+                folder.rmdir()
+        raise
 
 
 def _check_packages() -> None:

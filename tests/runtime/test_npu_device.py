@@ -128,6 +128,37 @@ def test_missing_compiler_is_told(sources: Path, tmp_path: Path) -> None:
     assert "a C++ compiler is needed" in process.communicate(timeout=200)[1]
 
 
+def test_compiler_with_arguments(sources: Path, tmp_path: Path) -> None:
+    """Like "ccache g++": a program that runs another, and arguments that a shell would unquote."""
+    wrapper, calls, cache = tmp_path / "a wrapper", tmp_path / "calls", tmp_path / "cache"
+    wrapper.write_text(f'#!/bin/sh\necho "$2" >> {calls}\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    command = f"'{wrapper}' g++ -DSPACED='a b'"
+    (sources / "small.cpp").write_text(SMALL + "\n#ifndef SPACED\n#error\n#endif\n")
+    built = finished(build(sources, cache, CXX=command))
+    assert built.is_file()
+    # Asked for its version, and run to compile and to link at least.
+    assert calls.read_text().splitlines().count("-DSPACED=a b") >= 3
+    (sources / "small.cpp").write_text(SMALL)
+    plain = finished(build(sources, cache, CXX="g++"))
+    assert plain != finished(build(sources, cache, CXX="g++ -O2"))
+    assert plain == finished(build(sources, cache, CXX=" "))
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("g++ 'open", "CXX=g++ 'open is no command: No closing quotation"),
+        ("env nowhere++", "a C++ compiler is needed: env nowhere++: env: "),
+        ("sh -c 'exit 3'", "a C++ compiler is needed: sh -c 'exit 3': exit status 3; install g++"),
+    ],
+)
+def test_odd_compiler_is_told(sources: Path, tmp_path: Path, command: str, line: str) -> None:
+    process = build(sources, tmp_path / "cache", CXX=command)
+    assert f"RuntimeError: {line}" in process.communicate(timeout=200)[1]
+    assert not list(tmp_path.rglob("*.so"))
+
+
 def test_cache_is_cleaned_of_it(sources: Path, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     assert finished(build(sources, cache.folder)).is_relative_to(cache.folder)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from ci.upstream.expected import TestFile as Entry
 from ci.upstream.expected import faults, read_list
+from ci.upstream.ground import Ground, lay
 from ci.upstream.runs import Run
 from rewriter.errors import RewriterError
 
@@ -65,22 +71,38 @@ process = "all"
 def ground(tmp_path: Path) -> Path:
     """A ground as ci.upstream lays it, with trees that differ when a test says so."""
     folder = tmp_path / "ground"
-    for place in ("tests", "home", "pristine", "patched"):
+    for place in ("tests", "home/hub/models--a/refs", "pristine", "patched"):
         (folder / place).mkdir(parents=True)
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (folder / "tests/test_a.py").write_text(TESTS)
     (folder / "tests/test_b.py").write_text("def test_b():\n    pass\n")
     for tree in ("pristine", "patched"):
         (folder / tree / "fake_vllm.py").write_text("ANSWER = 1\n")
+    Ground(folder).seal()
     return folder
 
 
-def tool(ground: Path, *arguments: str, text: str = "", passes: int = 3, timeout: float = 100):
+def tool(
+    ground: Path,
+    *arguments: str | Path,
+    text: str = "",
+    passes: int = 3,
+    timeout: float = 100,
+    **process: object,
+):
     """Run the tool on the ground, with a list of what is expected."""
     file = ground.parent / "list.toml"
     file.write_text(LIST.format(passes=passes) + text)
     command = [sys.executable, SCRIPT, "--ground", ground, "--expected", file, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **process}
+    return subprocess.run(command, text=True, timeout=timeout, **streams)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """Nothing was run, and one line says why."""
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "") and line.startswith("error: ")
+    assert all(part in line for part in parts), line
 
 
 def is_running(pid: int) -> bool:
@@ -162,21 +184,238 @@ def test_file_that_is_not_there(ground: Path) -> None:
     ("arguments", "text", "line"),
     [
         (["--jobs", "0"], "", "error: --jobs must be at least 1"),
-        ([], "[[file]]\npathh = 1\n", "error: list.toml is no list of test files"),
-        ([], "[[", "error: list.toml is no list of test files"),
+        (["--update", "--tree", "patched"], "", "error: --update needs runs on both trees"),
+        (["--update", "--list"], "", "error: --update needs runs on both trees"),
+        (["--log", "/proc/none"], "", "error: the logs cannot be kept: "),
+        (["--log", str(SCRIPT)], "", "error: the logs cannot be kept: File exists: "),
+        (["--log", "/proc"], "", "error: the logs cannot be kept: "),
+        (["--ground", "/proc/x"], "", "error: the ground of tests cannot be laid: "),
+        (["--ground", str(SCRIPT)], "", "error: the ground of tests cannot be used: Not a dir"),
+        (["--ground", f"{SCRIPT}/x"], "", "error: the ground of tests cannot be laid: Not a dir"),
+        (["--ground", "/" + "x" * 300], "", "error: the ground of tests cannot be used: File name"),
     ],
 )
 def test_bad_input(ground: Path, arguments: list[str], text: str, line: str) -> None:
     done = tool(ground, *arguments, text=text)
-    assert done.returncode == 2 and done.stderr.startswith(line)
-    assert len(done.stderr.splitlines()) == 1
+    assert_refused(done)
+    assert done.stderr.startswith(line), done.stderr
+
+
+PATH = '[[file]]\npath = "tests/test_b.py"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[[", ""),
+        ("", "it has no [[file]]"),
+        ("file = []", "it has no [[file]]"),
+        ("file = 3", "it has no [[file]]"),
+        ("file = [3]", "3 is no table"),
+        ("[[file]]\npasses = 1", "a file has no path"),
+        ("[[file]]\npath = 3", "path = 3 of 3 is not a string"),
+        (f"{PATH}pathh = 1", "pathh is not known"),
+        (f"{PATH}{PATH}", "tests/test_b.py is in it twice"),
+        (f"{PATH}passes = '1'", "passes = '1' of 'tests/test_b.py' is not a number of tests"),
+        (f"{PATH}passes = true", "passes = True of 'tests/test_b.py' is not a number of tests"),
+        (f"{PATH}passes = -1", "is not a number of tests"),
+        (f"{PATH}process = []", "process = [] of 'tests/test_b.py' is not a string"),
+        (f"{PATH}timeout = 'long'", "is not a number of seconds"),
+        (f"{PATH}timeout = 0", "is not a number of seconds"),
+        (f"{PATH}timeout = {10**30}", "is not a number of seconds"),
+        (f"{PATH}alone = 'yes'", "alone = 'yes' of 'tests/test_b.py' is not true or false"),
+        (f"{PATH}leave_out = ['x']", "is not a table of reasons"),
+        (f"{PATH}differs = {{x = 3}}", "is not a table of reasons"),
+        (f"{PATH}differs = {{x = 'y'}}", "x in differs is no test of 'tests/test_b.py'"),
+    ],
+)
+def test_list_with_odd_entries(tmp_path: Path, text: str, line: str) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_text(text)
+    with pytest.raises(RewriterError) as caught:
+        read_list(file)
+    assert str(caught.value).startswith("odd.toml is no list of test files: ")
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_odd_list_is_told_in_one_line(ground: Path) -> None:
+    file = ground.parent / "odd.toml"
+    file.write_text("[[file]]\npath = 3")
+    assert_refused(tool(ground, "--expected", file), "odd.toml is no list of test files")
+    assert_refused(tool(ground, "--expected", ground), "ground is no list of test files")
+
+
+def test_update_refuses_what_the_list_lacks(ground: Path) -> None:
+    (ground / "tests/test_c.py").write_text("def test_c():\n    pass\n")
+    done = tool(ground, "--update", "tests/test_a.py", "tests/test_c.py", passes=9)
+    assert_refused(done, "list.toml cannot be updated: it has no", '"tests/test_c.py"')
+    text = '[[file]]\npath = "tests/test_c.py"\nprocess = "all"\npasses = 9\n'
+    assert_refused(tool(ground, "--update", text=text), '"tests/test_c.py"', "passes = N")
+
+
+def test_update_of_a_list_that_cannot_be_written(ground: Path) -> None:
+    """A pipe can be read only; root may write any common file."""
+    done = tool(ground, "--update", "--expected", "/dev/stdin", input=LIST.format(passes=9))
+    assert_refused(done, "stdin cannot be updated")
+
+
+@pytest.fixture
+def sealed() -> int:
+    """A file that can be opened for writing, but not written."""
+    number = os.memfd_create("list", os.MFD_ALLOW_SEALING)
+    os.write(number, LIST.format(passes=9).encode())
+    fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK)
+    yield number
+    os.close(number)
+
+
+def test_table_is_not_lost_with_the_list_or_the_logs(ground: Path, sealed: int) -> None:
+    list_of_a_file = Path(f"/proc/{os.getpid()}/fd/{sealed}")
+    done = tool(ground, "--update", "--expected", list_of_a_file)
+    assert done.returncode == 2 and done.stdout.splitlines()[-1].endswith("ok")
+    assert done.stderr.splitlines()[-1].startswith(f"error: {sealed} cannot be updated: ")
+    assert "Traceback" not in done.stderr
+    logs = ground.parent / "logs"
+    (logs / "patched-tests-test_a.log").mkdir(parents=True)
+    done = tool(ground, "--log", logs)
+    assert done.returncode == 2 and done.stdout.splitlines()[-1].endswith("ok")
+    assert done.stderr.splitlines()[-1].startswith("error: the logs cannot be kept: Is a dir")
+    assert "Traceback" not in done.stderr
+
+
+def test_logs_are_kept(ground: Path) -> None:
+    logs = ground.parent / "new/logs"
+    assert tool(ground, "--log", logs).returncode == 0
+    kept = {path.name for path in logs.iterdir()}
+    assert kept == {f"{t}-tests-test_{n}.log" for t in ("pristine", "patched") for n in "ab"}
+    assert "1 failed, 5 passed, 1 skipped" in (logs / "patched-tests-test_b.log").read_text()
+
+
+def test_update_keeps_the_count_of_a_run_that_ended_early(ground: Path) -> None:
+    (ground / "tests/test_b.py").write_text("import os\ndef test_b():\n    os._exit(7)\n")
+    done = tool(ground, "--update", passes=9)
+    assert done.returncode == 1 and (ground.parent / "list.toml").read_text() == LIST.format(
+        passes=9
+    )
+
+
+def test_reader_that_has_seen_enough(ground: Path) -> None:
+    """Nobody reads the table: no traceback, and the logs are kept."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = tool(ground, "--log", ground.parent / "logs", stdout=writing)
+    os.close(writing)
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
+    assert len(list((ground.parent / "logs").iterdir())) == 4
+    with Path("/dev/full").open("w") as full:
+        done = tool(ground, "--list", stdout=full)
+    line = "error: cannot write to standard output: No space left on device"
+    assert (done.returncode, done.stderr.splitlines()) == (2, [line])
+
+
+def test_ground_that_cannot_be_written_to(ground: Path) -> None:
+    (ground / "tmp").touch()
+    done = tool(ground)
+    assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: the tests cannot be run: ")
+
+
+@pytest.mark.parametrize(
+    ("lost", "line"),
+    [
+        (
+            "ground.files",
+            "is neither empty nor a whole ground of tests; delete it, or name another",
+        ),
+        ("home/hub", "lacks home/hub/models--a"),
+        ("home/hub/models--a/refs", "lacks home/hub/models--a/refs now; delete it"),
+        ("pristine/fake_vllm.py", "lacks pristine/fake_vllm.py"),
+        ("pyproject.toml", "lacks pyproject.toml"),
+    ],
+)
+def test_ground_that_is_not_whole(ground: Path, lost: str, line: str) -> None:
+    path = ground / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert_refused(tool(ground), line)
+
+
+@pytest.fixture
+def laying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Make `lay` lay a ground of one file, and fill the hub by what is given."""
+
+    def unpack(sdist: object, folder: Path) -> None:
+        (folder / "tests").mkdir()
+        (folder / "tests/test_a.py").touch()
+        (folder / "pyproject.toml").touch()
+
+    def hub(fill: Callable[[Path], None]) -> None:
+        module = "ci.upstream.ground"
+        monkeypatch.setattr(f"{module}.open_base", lambda **_: SimpleNamespace(sha256=""))
+        monkeypatch.setattr(f"{module}.Cache.sdist", lambda *_: Path("sdist"))
+        monkeypatch.setattr(f"{module}._unpack_tests", unpack)
+        for step in ("_install_pristine", "_install_patched"):
+            monkeypatch.setattr(f"{module}.{step}", lambda _, site: site.mkdir())
+        monkeypatch.setattr(f"{module}._checked", lambda command, _: fill(command[-1]))
+
+    return hub
+
+
+def fill(home: Path) -> None:
+    (home / "hub/models--a").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    "error", [RewriterError("hub.py failed"), KeyboardInterrupt(), OSError(28, "No space left")]
+)
+@pytest.mark.parametrize("existed", [False, True])
+def test_failure_leaves_no_part_of_a_ground(
+    tmp_path: Path, laying: Callable, error: BaseException, existed: bool
+) -> None:
+    folder = tmp_path / "new"
+    if existed:
+        folder.mkdir()
+
+    def broken(home: Path) -> None:
+        fill(home)
+        raise error
+
+    laying(broken)
+    wanted = RewriterError if isinstance(error, OSError) else type(error)
+    with pytest.raises(wanted):
+        lay(folder, ["tests/test_a.py"], print)
+    assert list(tmp_path.rglob("*")) == [folder] * existed
+    laying(fill)
+    assert lay(folder, ["tests/test_a.py"], print).is_laid and Ground(folder).is_laid
+
+
+def test_ground_is_unfinished_while_the_hub_is_filled(tmp_path: Path, laying: Callable) -> None:
+    """As a killed run leaves it, and as a second run finds it."""
+    folder, told = tmp_path / "new", []
+
+    def look(home: Path) -> None:
+        fill(home)
+        with pytest.raises(RewriterError, match="another run is laying the ground"):
+            lay(folder, ["tests/test_a.py"], print)
+        told.append(tool(folder, "tests/test_a.py"))
+
+    laying(look)
+    assert lay(folder, ["tests/test_a.py"], print).is_laid
+    assert_refused(told[0], "is unfinished; wait for the run that lays it, or delete it")
+
+
+def test_files_that_are_not_ours_are_never_removed(tmp_path: Path, laying: Callable) -> None:
+    (tmp_path / "mine").touch()
+    laying(fill)
+    with pytest.raises(RewriterError, match="it is not empty any more"):
+        lay(tmp_path, ["tests/test_a.py"], print)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_foreign_folder_is_no_ground(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/mine").touch()
     done = tool(tmp_path / "other", "tests/test_b.py")
-    assert done.returncode == 2 and "is neither empty nor a ground" in done.stderr
+    assert done.returncode == 2 and "is neither empty nor a whole ground" in done.stderr
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["mine"]
 
 

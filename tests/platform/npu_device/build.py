@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -57,7 +58,9 @@ def _key(sources: Path) -> str:
     """Return a digest of all that the library depends on."""
     digest = hashlib.sha256()
     parts = [torch.__version__, str(torch._C._GLIBCXX_USE_CXX11_ABI), *_FLAGS]
-    parts += [str(sysconfig.get_config_var("EXT_SUFFIX")), platform.machine(), _compiler_version()]
+    parts += [str(sysconfig.get_config_var("EXT_SUFFIX")), platform.machine()]
+    command = _compiler()
+    parts += [_compiler_version(command), *command[1:]]
     for part in parts:
         digest.update(part.encode() + b"\0")
     for file in sorted(sources.iterdir()):
@@ -65,16 +68,36 @@ def _key(sources: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compiler() -> str:
-    return os.environ.get("CXX", "g++")
-
-
-def _compiler_version() -> str:
+def _compiler() -> list[str]:
+    """Return the compiler's command: $CXX, split as a shell would, for it may have arguments."""
+    chosen = os.environ.get("CXX", "")
     try:
-        done = subprocess.run([_compiler(), "--version"], capture_output=True, text=True)
+        return shlex.split(chosen) or ["g++"]
+    except ValueError as error:
+        raise RuntimeError(f"CXX={chosen} is no command: {error}") from error
+
+
+def _compiler_version(command: list[str]) -> str:
+    needed = "a C++ compiler is needed"
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True)
     except OSError as error:
-        raise RuntimeError(f"a C++ compiler is needed: {error}; install g++") from error
+        raise RuntimeError(f"{needed}: {error}; install g++") from error
+    if done.returncode:
+        said = done.stderr.strip().partition("\n")[0] or f"exit status {done.returncode}"
+        raise RuntimeError(f"{needed}: {shlex.join(command)}: {said}; install g++, or change CXX")
     return done.stdout.partition("\n")[0]
+
+
+def _one_word(command: list[str], folder: Path) -> dict[str, str]:
+    """Return the settings that make torch's builder use a command; it takes $CXX as one word."""
+    if len(command) == 1:
+        return {"CXX": command[0]}
+    script = folder / "cxx"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o755)
+    # The command may be a cache of compilations already; torch would put another before it.
+    return {"CXX": str(script), "TORCH_NO_COMPILER_WRAPPER": "1"}
 
 
 def _build(sources: Path, folder: Path) -> Path:
@@ -87,10 +110,9 @@ load({NAME!r}, files, extra_cflags={_FLAGS!r}, build_directory={str(folder)!r},
      is_python_module=False, is_standalone=False, verbose=True)
 """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, **_one_word(_compiler(), folder)}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PATH": path}, cwd=folder
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     built = folder / f"{NAME}.so"
     if done.returncode or not built.is_file():
         raise RuntimeError(f"the npu device cannot be built:\n{done.stdout}{done.stderr}")
