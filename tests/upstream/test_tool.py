@@ -4,105 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-
-from ci.upstream.expected import TestFile as Entry
-from ci.upstream.expected import faults, read_list
-from ci.upstream.ground import Ground, lay
-from ci.upstream.runs import Run
-from rewriter.errors import RewriterError
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "ci/upstream_tests.py"
-TESTS = """
-import pytest
-from fake_vllm import ANSWER
-
-def test_same():
-    pass
-
-def test_answer():
-    assert ANSWER == 1
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_number(n):
-    assert n < 2
-
-@pytest.mark.skip
-def test_skipped():
-    pass
-
-@pytest.fixture
-def broken():
-    yield
-    raise RuntimeError
-
-def test_teardown(broken):
-    pass
-
-@pytest.mark.xfail
-def test_known():
-    assert False
-"""
-LIST = """
-[[file]]
-path = "tests/test_a.py"
-passes = {passes}
-process = "all"
-
-[[file]]
-path = "tests/test_b.py"
-passes = 1
-process = "all"
-"""
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Path:
-    """A ground as ci.upstream lays it, with trees that differ when a test says so."""
-    folder = tmp_path / "ground"
-    for place in ("tests", "home/hub/models--a/refs", "pristine", "patched"):
-        (folder / place).mkdir(parents=True)
-    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    (folder / "tests/test_a.py").write_text(TESTS)
-    (folder / "tests/test_b.py").write_text("def test_b():\n    pass\n")
-    for tree in ("pristine", "patched"):
-        (folder / tree / "fake_vllm.py").write_text("ANSWER = 1\n")
-    Ground(folder).seal()
-    return folder
-
-
-def tool(
-    ground: Path,
-    *arguments: str | Path,
-    text: str = "",
-    passes: int = 3,
-    timeout: float = 100,
-    **process: object,
-):
-    """Run the tool on the ground, with a list of what is expected."""
-    file = ground.parent / "list.toml"
-    file.write_text(LIST.format(passes=passes) + text)
-    command = [sys.executable, SCRIPT, "--ground", ground, "--expected", file, *arguments]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **process}
-    return subprocess.run(command, text=True, timeout=timeout, **streams)
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
-    """Nothing was run, and one line says why."""
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (2, "") and line.startswith("error: ")
-    assert all(part in line for part in parts), line
+from tool_kit import LIST, SCRIPT, assert_refused, tool
 
 
 def is_running(pid: int) -> bool:
@@ -201,43 +112,6 @@ def test_bad_input(ground: Path, arguments: list[str], text: str, line: str) -> 
     assert done.stderr.startswith(line), done.stderr
 
 
-PATH = '[[file]]\npath = "tests/test_b.py"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("[[", ""),
-        ("", "it has no [[file]]"),
-        ("file = []", "it has no [[file]]"),
-        ("file = 3", "it has no [[file]]"),
-        ("file = [3]", "3 is no table"),
-        ("[[file]]\npasses = 1", "a file has no path"),
-        ("[[file]]\npath = 3", "path = 3 of 3 is not a string"),
-        (f"{PATH}pathh = 1", "pathh is not known"),
-        (f"{PATH}{PATH}", "tests/test_b.py is in it twice"),
-        (f"{PATH}passes = '1'", "passes = '1' of 'tests/test_b.py' is not a number of tests"),
-        (f"{PATH}passes = true", "passes = True of 'tests/test_b.py' is not a number of tests"),
-        (f"{PATH}passes = -1", "is not a number of tests"),
-        (f"{PATH}process = []", "process = [] of 'tests/test_b.py' is not a string"),
-        (f"{PATH}timeout = 'long'", "is not a number of seconds"),
-        (f"{PATH}timeout = 0", "is not a number of seconds"),
-        (f"{PATH}timeout = {10**30}", "is not a number of seconds"),
-        (f"{PATH}alone = 'yes'", "alone = 'yes' of 'tests/test_b.py' is not true or false"),
-        (f"{PATH}leave_out = ['x']", "is not a table of reasons"),
-        (f"{PATH}differs = {{x = 3}}", "is not a table of reasons"),
-        (f"{PATH}differs = {{x = 'y'}}", "x in differs is no test of 'tests/test_b.py'"),
-    ],
-)
-def test_list_with_odd_entries(tmp_path: Path, text: str, line: str) -> None:
-    file = tmp_path / "odd.toml"
-    file.write_text(text)
-    with pytest.raises(RewriterError) as caught:
-        read_list(file)
-    assert str(caught.value).startswith("odd.toml is no list of test files: ")
-    assert line in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_odd_list_is_told_in_one_line(ground: Path) -> None:
     file = ground.parent / "odd.toml"
     file.write_text("[[file]]\npath = 3")
@@ -256,11 +130,11 @@ def test_update_refuses_what_the_list_lacks(ground: Path) -> None:
 def test_update_of_a_list_that_cannot_be_written(ground: Path) -> None:
     """A pipe can be read only; root may write any common file."""
     done = tool(ground, "--update", "--expected", "/dev/stdin", input=LIST.format(passes=9))
-    assert_refused(done, "stdin cannot be updated")
+    assert_refused(done, "stdin cannot be updated: ", "not seekable")
 
 
 @pytest.fixture
-def sealed() -> int:
+def sealed() -> Iterator[int]:
     """A file that can be opened for writing, but not written."""
     number = os.memfd_create("list", os.MFD_ALLOW_SEALING)
     os.write(number, LIST.format(passes=9).encode())
@@ -311,112 +185,6 @@ def test_reader_that_has_seen_enough(ground: Path) -> None:
         done = tool(ground, "--list", stdout=full)
     line = "error: cannot write to standard output: No space left on device"
     assert (done.returncode, done.stderr.splitlines()) == (2, [line])
-
-
-def test_ground_that_cannot_be_written_to(ground: Path) -> None:
-    (ground / "tmp").touch()
-    done = tool(ground)
-    assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: the tests cannot be run: ")
-
-
-@pytest.mark.parametrize(
-    ("lost", "line"),
-    [
-        (
-            "ground.files",
-            "is neither empty nor a whole ground of tests; delete it, or name another",
-        ),
-        ("home/hub", "lacks home/hub/models--a"),
-        ("home/hub/models--a/refs", "lacks home/hub/models--a/refs now; delete it"),
-        ("pristine/fake_vllm.py", "lacks pristine/fake_vllm.py"),
-        ("pyproject.toml", "lacks pyproject.toml"),
-    ],
-)
-def test_ground_that_is_not_whole(ground: Path, lost: str, line: str) -> None:
-    path = ground / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert_refused(tool(ground), line)
-
-
-@pytest.fixture
-def laying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Make `lay` lay a ground of one file, and fill the hub by what is given."""
-
-    def unpack(sdist: object, folder: Path) -> None:
-        (folder / "tests").mkdir()
-        (folder / "tests/test_a.py").touch()
-        (folder / "pyproject.toml").touch()
-
-    def hub(fill: Callable[[Path], None]) -> None:
-        module = "ci.upstream.ground"
-        monkeypatch.setattr(f"{module}.open_base", lambda **_: SimpleNamespace(sha256=""))
-        monkeypatch.setattr(f"{module}.Cache.sdist", lambda *_: Path("sdist"))
-        monkeypatch.setattr(f"{module}._unpack_tests", unpack)
-        for step in ("_install_pristine", "_install_patched"):
-            monkeypatch.setattr(f"{module}.{step}", lambda _, site: site.mkdir())
-        monkeypatch.setattr(f"{module}._checked", lambda command, _: fill(command[-1]))
-
-    return hub
-
-
-def fill(home: Path) -> None:
-    (home / "hub/models--a").mkdir(parents=True)
-
-
-@pytest.mark.parametrize(
-    "error", [RewriterError("hub.py failed"), KeyboardInterrupt(), OSError(28, "No space left")]
-)
-@pytest.mark.parametrize("existed", [False, True])
-def test_failure_leaves_no_part_of_a_ground(
-    tmp_path: Path, laying: Callable, error: BaseException, existed: bool
-) -> None:
-    folder = tmp_path / "new"
-    if existed:
-        folder.mkdir()
-
-    def broken(home: Path) -> None:
-        fill(home)
-        raise error
-
-    laying(broken)
-    wanted = RewriterError if isinstance(error, OSError) else type(error)
-    with pytest.raises(wanted):
-        lay(folder, ["tests/test_a.py"], print)
-    assert list(tmp_path.rglob("*")) == [folder] * existed
-    laying(fill)
-    assert lay(folder, ["tests/test_a.py"], print).is_laid and Ground(folder).is_laid
-
-
-def test_ground_is_unfinished_while_the_hub_is_filled(tmp_path: Path, laying: Callable) -> None:
-    """As a killed run leaves it, and as a second run finds it."""
-    folder, told = tmp_path / "new", []
-
-    def look(home: Path) -> None:
-        fill(home)
-        with pytest.raises(RewriterError, match="another run is laying the ground"):
-            lay(folder, ["tests/test_a.py"], print)
-        told.append(tool(folder, "tests/test_a.py"))
-
-    laying(look)
-    assert lay(folder, ["tests/test_a.py"], print).is_laid
-    assert_refused(told[0], "is unfinished; wait for the run that lays it, or delete it")
-
-
-def test_files_that_are_not_ours_are_never_removed(tmp_path: Path, laying: Callable) -> None:
-    (tmp_path / "mine").touch()
-    laying(fill)
-    with pytest.raises(RewriterError, match="it is not empty any more"):
-        lay(tmp_path, ["tests/test_a.py"], print)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_foreign_folder_is_no_ground(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/mine").touch()
-    done = tool(tmp_path / "other", "tests/test_b.py")
-    assert done.returncode == 2 and "is neither empty nor a whole ground" in done.stderr
-    assert [path.name for path in (tmp_path / "other").iterdir()] == ["mine"]
 
 
 def test_crash_and_broken_file_are_told(ground: Path) -> None:
@@ -482,26 +250,3 @@ def test_interrupt_ends_the_runs(ground: Path) -> None:
         err = process.communicate(timeout=30)[1]
     assert process.returncode == 130 and err.splitlines()[-1] == "interrupted"
     assert not is_running(int(pid.read_text()))
-
-
-def test_verdict_knows_each_test_by_its_name() -> None:
-    """Counts alone would be the same here."""
-    one = Run({"tests/a.py::x": "passed", "tests/a.py::y": "failed"})
-    two = Run({"tests/a.py::x": "failed", "tests/a.py::y": "passed"})
-    assert faults(Entry("tests/a.py", 0), one, two) == [
-        "tests/a.py::x: passed -> failed",
-        "tests/a.py::y: failed -> passed",
-    ]
-    assert faults(Entry("tests/a.py"), one, Run({"tests/a.py::x": "passed"})) == [
-        "tests/a.py::y: failed -> not run"
-    ]
-
-
-def test_list_is_sound() -> None:
-    files = read_list()
-    assert len({file.path for file in files}) == len(files) > 30
-    assert all(file.passes for file in files)
-    for file in files:
-        assert all(test.startswith(f"{file.path}::") for test in [*file.leave_out, *file.differs])
-    with pytest.raises(RewriterError, match="is no list of test files"):
-        read_list(ROOT / "nowhere.toml")
