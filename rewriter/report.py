@@ -31,7 +31,7 @@ __all__ = ["SCHEMA", "dumps", "html", "json_schema", "summary", "table", "to_jso
 SCHEMA = 1
 
 #: Of the columns beside the names: outcome, counts and sizes, with the gaps between.
-_WIDTH_OF_COUNTS = 60
+_WIDTH_OF_COUNTS = 54
 _COLORS = {
     Outcome.APPLIED: "green",
     Outcome.ALREADY_UPSTREAM: "cyan",
