@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -130,7 +131,17 @@ class Switch:
 
 def fresh(name: str) -> ModuleType:
     """Execute a module again, apart from the one in sys.modules, and return the new one."""
-    spec = importlib.util.find_spec(name)
+    return _executed(importlib.util.find_spec(name))
+
+
+def pristine(base: Path, path: str) -> ModuleType:
+    """Execute an unedited file of the base as a module of its own, beside the edited one."""
+    package, _, name = module_name(path).rpartition(".")
+    where = base / path
+    return _executed(importlib.util.spec_from_file_location(f"{package}.pristine_{name}", where))
+
+
+def _executed(spec: ModuleSpec | None) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

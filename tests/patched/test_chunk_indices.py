@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from patched_kit import pristine
 from vllm.model_executor.layers.fla.ops import index
 
 CDIV = SimpleNamespace(cdiv=lambda a, b: (a + b - 1) // b)
 
 
 @pytest.fixture(scope="module")
-def pristine(base) -> ModuleType:
-    path = base.root / "vllm/model_executor/layers/fla/ops/index.py"
-    spec = importlib.util.spec_from_file_location("vllm.model_executor.layers.fla.ops.old", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def upstream(base) -> ModuleType:
+    module = pristine(base.root, "vllm/model_executor/layers/fla/ops/index.py")
     module.triton = CDIV
     return module
 
@@ -54,18 +51,18 @@ def test_empty_batches() -> None:
     assert index.prepare_chunk_indices(cumulated([0, 0]), 64).shape == (0, 2)
 
 
-def test_without_empty_sequences_it_is_upstreams(pristine) -> None:
+def test_without_empty_sequences_it_is_upstreams(upstream) -> None:
     chance = random.Random(0)
     for _ in range(200):
         lengths = [chance.randint(1, 400) for _ in range(chance.randint(1, 9))]
         size = chance.choice([16, 32, 64])
         ours, theirs = (
-            module.prepare_chunk_indices(cumulated(lengths), size) for module in (index, pristine)
+            module.prepare_chunk_indices(cumulated(lengths), size) for module in (index, upstream)
         )
         assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype
 
 
-def test_upstream_mixes_sequences_up(pristine) -> None:
+def test_upstream_mixes_sequences_up(upstream) -> None:
     """What the edit is for."""
-    found = pristine.prepare_chunk_indices(cumulated([130, 0, 64]), 64)
+    found = upstream.prepare_chunk_indices(cumulated([130, 0, 64]), 64)
     assert found.tolist() == [[0, 0], [0, 1], [0, 2], [1, 0]]

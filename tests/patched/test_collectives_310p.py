@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import traceback
-from collections.abc import Iterator
 from types import SimpleNamespace
 
+import gloo_ranks
 import pytest
 import torch
 import torch.distributed as dist
@@ -124,7 +122,6 @@ def test_object_lists_stay_with_torch(installed, base) -> None:
 # What the sites do, on four gloo ranks that have to do as 310P does.
 
 RANKS = 4
-FORK = multiprocessing.get_context("fork")
 
 
 def coordinator(ranks: list[int], group: dist.ProcessGroup) -> GroupCoordinator:
@@ -193,37 +190,20 @@ def hand_over_v1(rank: int, last: bool) -> list:
     return batch.prev_sampled_token_ids.tolist()
 
 
-def run_rank(rank: int, store: str, results: multiprocessing.Queue) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
+def run_rank(rank: int) -> dict[str, object]:
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     calls = []
     for name in ("all_reduce", "broadcast"):
         setattr(dist, name, lambda *a, _n=name, **k: calls.append(_n))
-    try:
-        results.put((rank, {**numbers(rank, groups[rank // 2]), "torch's": calls}))
-        dist.barrier()
-        dist.destroy_process_group()
-    except Exception:
-        results.put((rank, traceback.format_exc()))
+    return {**numbers(rank, groups[rank // 2]), "torch's": calls}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What each rank got."""
-    results = FORK.Queue()
-    store = str(tmp_path_factory.mktemp("gloo") / "store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASCEND_RUNTIME_FORCE_310P", "1")
-        workers = [FORK.Process(target=run_rank, args=(r, store, results)) for r in range(RANKS)]
-        for worker in workers:
-            worker.start()
-        found = dict(results.get(timeout=90) for _ in workers)
-        for worker in workers:
-            worker.join(30)
-    for answer in found.values():
-        assert isinstance(answer, dict), answer
-    yield [found[rank] for rank in range(RANKS)]
+        return gloo_ranks.run(run_rank, RANKS, tmp_path_factory.mktemp("gloo"))
 
 
 def test_nothing_took_the_short_way(answers) -> None:

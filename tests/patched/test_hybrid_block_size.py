@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import logging
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from patched_kit import pristine
 from platform_kit import on_platform
 from vllm.config import CacheConfig
 from vllm.model_executor.models import config as models_config
@@ -118,13 +118,8 @@ def test_off_npu(kind: str, tp: int, block: int, padded: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def pristine(base) -> ModuleType:
-    """The unedited module, beside the edited one."""
-    path = base.root / "vllm/model_executor/models/config.py"
-    found = importlib.util.spec_from_file_location("pristine_models_config", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+def upstream(base) -> ModuleType:
+    return pristine(base.root, "vllm/model_executor/models/config.py")
 
 
 def attempt(config: SimpleNamespace, model_cls: object, module: ModuleType) -> object:
@@ -134,7 +129,7 @@ def attempt(config: SimpleNamespace, model_cls: object, module: ModuleType) -> o
         return repr(error)
 
 
-def test_off_npu_is_upstream_to_the_bit(pristine) -> None:
+def test_off_npu_is_upstream_to_the_bit(upstream) -> None:
     models = [
         Qwen3NextForCausalLM,
         states((3, 8192), (64, 128, 128)),
@@ -155,7 +150,7 @@ def test_off_npu_is_upstream_to_the_bit(pristine) -> None:
             asked_for.pop("mamba_block_size", None)  # refused without prefix caching
         results = [
             attempt(vllm_config(tp, mode=mode, caching=caching, mla=mla, **asked_for), model_cls, m)
-            for m in (models_config, pristine)
+            for m in (models_config, upstream)
         ]
         assert results[0] == results[1]
         tried += not isinstance(results[0], str)

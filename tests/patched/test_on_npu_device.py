@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def scene(name: str) -> dict:
-    path = [os.environ["PYTHONPATH"], str(ROOT / "tests/platform"), str(ROOT)]
+    path = [os.environ["PYTHONPATH"], *map(str, (ROOT / "tests/platform", ROOT / "tests", ROOT))]
     done = python(HERE / "npu_scenes.py", name, PYTHONPATH=os.pathsep.join(path), timeout=400)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

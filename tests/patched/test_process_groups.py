@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
-import traceback
-from collections.abc import Iterator
 from types import SimpleNamespace
 
+import gloo_ranks
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +17,6 @@ from vllm.distributed.parallel_state import GroupCoordinator
 from vllm.v1.attention.ops import common
 
 RANKS = 2
-FORK = multiprocessing.get_context("fork")
 GROUPS = ("tp", "dp", "dynamic_eplb", "mc2_1")
 
 
@@ -95,30 +92,14 @@ def error(group: GroupCoordinator, *arguments: object, **keywords: object) -> st
         return str(caught)
 
 
-def run_rank(rank: int, store: str, results: multiprocessing.Queue) -> None:
-    torch.set_num_threads(1)
-    try:
-        dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
-        results.put((rank, {"off": off_npu(rank), "on": on_npu(rank)}))
-        dist.barrier()
-    except Exception:
-        results.put((rank, traceback.format_exc()))
+def both(rank: int) -> dict[str, object]:
+    return {"off": off_npu(rank), "on": on_npu(rank)}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What each rank got."""
-    results = FORK.Queue()
-    store = str(tmp_path_factory.mktemp("gloo") / "store")
-    workers = [FORK.Process(target=run_rank, args=(r, store, results)) for r in range(RANKS)]
-    for worker in workers:
-        worker.start()
-    found = dict(results.get(timeout=120) for _ in workers)
-    for worker in workers:
-        worker.join(30)
-    for answer in found.values():
-        assert isinstance(answer, dict), answer
-    yield [found[rank] for rank in range(RANKS)]
+    return gloo_ranks.run(both, RANKS, tmp_path_factory.mktemp("gloo"))
 
 
 def test_hccl_groups_get_options_and_gloo_groups_none(answers) -> None:

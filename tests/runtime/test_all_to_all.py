@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
+import gloo_ranks
 import pytest
 import torch
 import torch.distributed as dist
 
 from ascend_runtime import collectives
 
-FORK = multiprocessing.get_context("fork")
 #: The inputs of all ranks, and the arguments of the calls; every rank makes them for itself.
 Call = tuple[list[torch.Tensor], list[dict]]
 
@@ -73,45 +72,30 @@ def expected(call: Call, rank: int) -> torch.Tensor:
     return torch.cat(parts, arguments[rank].get("gather_dim", -1))
 
 
-def run_rank(rank: int, world: int, store: str, results: multiprocessing.Queue) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
+def exchanged(rank: int, world: int) -> dict[str, object]:
+    """What a rank gets from each call."""
     group = dist.group.WORLD
-    answers = {}
-    try:
-        for name, (inputs, arguments) in CALLS[world].items():
-            mine = inputs[rank].clone()
-            got = collectives.all_to_all(mine, group, rank, world, **arguments[rank])
-            assert mine.equal(inputs[rank])
-            answers[name] = (got.tolist(), str(got.dtype), got.is_contiguous())
-        there = collectives.all_to_all(deep(rank).transpose(0, 1), group, rank, world, 0, 1)
-        back = collectives.all_to_all(there, group, rank, world, 1, 0)
-        answers["round trip"] = back.equal(deep(rank).transpose(0, 1))
-        results.put((rank, answers))
-        dist.destroy_process_group()
-    except Exception:
-        results.put((rank, traceback.format_exc()))
+    answers: dict[str, object] = {}
+    for name, (inputs, arguments) in CALLS[world].items():
+        mine = inputs[rank].clone()
+        got = collectives.all_to_all(mine, group, rank, world, **arguments[rank])
+        assert mine.equal(inputs[rank])
+        answers[name] = (got.tolist(), str(got.dtype), got.is_contiguous())
+    there = collectives.all_to_all(deep(rank).transpose(0, 1), group, rank, world, 0, 1)
+    back = collectives.all_to_all(there, group, rank, world, 1, 0)
+    answers["round trip"] = back.equal(deep(rank).transpose(0, 1))
+    return answers
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, list[dict]]]:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict]]:
     """What each rank returned, by the number of ranks."""
-    answers = {}
-    for world in CALLS:
-        results = FORK.Queue()
-        store = str(tmp_path_factory.mktemp("gloo") / "store")
-        workers = [
-            FORK.Process(target=run_rank, args=(rank, world, store, results))
-            for rank in range(world)
-        ]
-        for worker in workers:
-            worker.start()
-        found = dict(results.get(timeout=90) for _ in workers)
-        for worker in workers:
-            worker.join(30)
-        answers[world] = [found[rank] for rank in range(world)]
-        assert all(isinstance(answer, dict) for answer in answers[world]), found
-    yield answers
+    return {
+        world: gloo_ranks.run(
+            partial(exchanged, world=world), world, tmp_path_factory.mktemp("gloo")
+        )
+        for world in CALLS
+    }
 
 
 @pytest.mark.parametrize(

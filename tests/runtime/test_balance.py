@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import gloo_ranks
 import pytest
 import torch
 
@@ -58,30 +57,15 @@ def test_hold(counts: list[int] | None, max_num_seqs: int, holds: bool) -> None:
     assert balance.hold(counts, max_num_seqs) is holds
 
 
-def join_and_gather(rank: int, folder: Path, answers: multiprocessing.SimpleQueue) -> None:
+def gather_twice(rank: int) -> tuple[list[int], list[int]]:
     """Two gathers on one rank of two, the second of other numbers."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
     group = torch.distributed.group.WORLD
     running = (3, 1)[rank]
-    answers.put((rank, balance.gather(running, group), balance.gather(running + 1, group)))
-    torch.distributed.barrier()
-    os._exit(0)
+    return balance.gather(running, group), balance.gather(running + 1, group)
 
 
 def test_gather_on_two_ranks(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
-    ranks = [
-        context.Process(target=join_and_gather, args=(rank, tmp_path, answers)) for rank in (0, 1)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
-    assert sorted(answers.get() for _ in ranks) == [(0, [3, 1], [4, 2]), (1, [3, 1], [4, 2])]
+    assert gloo_ranks.run(gather_twice, 2, tmp_path) == [([3, 1], [4, 2]), ([3, 1], [4, 2])]
 
 
 def test_only_a_balanced_scheduler_gathers() -> None:

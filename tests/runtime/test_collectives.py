@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
+import gloo_ranks
 import pytest
 import torch
 import torch.distributed as dist
@@ -25,9 +26,9 @@ def case(function: Case) -> Case:
     return function
 
 
-def make_groups(rank: int, store: str) -> dict[str, dist.ProcessGroup]:
+def make_groups(rank: int, store: Path) -> dict[str, dist.ProcessGroup]:
     """Every rank takes part in making each group."""
-    stateless = dist.ProcessGroupGloo(dist.FileStore(f"{store}2", RANKS), rank, RANKS)
+    stateless = dist.ProcessGroupGloo(dist.FileStore(str(store), RANKS), rank, RANKS)
     return {
         "2,3": dist.new_group([2, 3]),
         "0,2": dist.new_group([0, 2]),
@@ -35,39 +36,26 @@ def make_groups(rank: int, store: str) -> dict[str, dist.ProcessGroup]:
     }
 
 
-def run_rank(rank: int, store: str, results: multiprocessing.Queue) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
-    groups = make_groups(rank, store)
-    answers = {}
-    for name, function in CASES.items():
-        try:
-            answers[name] = function(rank, groups)
-        except Exception:
-            answers[name] = traceback.format_exc()
-        dist.barrier()
-    results.put((rank, answers))
-    dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list]]:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
     """`outcome(case)`: what each rank returned, in their order."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    store = str(tmp_path_factory.mktemp("gloo") / "store")
+    folder = tmp_path_factory.mktemp("gloo")
+
+    def run_cases(rank: int) -> dict[str, object]:
+        groups = make_groups(rank, folder / "stateless")
+        answers = {}
+        for name, function in CASES.items():
+            try:
+                answers[name] = function(rank, groups)
+            except Exception:
+                answers[name] = traceback.format_exc()
+            dist.barrier()
+        return answers
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FORCE, "1")
-        workers = [
-            context.Process(target=run_rank, args=(rank, store, results)) for rank in range(RANKS)
-        ]
-        for worker in workers:
-            worker.start()
-        answers = dict(results.get(timeout=90) for _ in range(RANKS))
-        for worker in workers:
-            worker.join(30)
-            assert worker.exitcode == 0
-    yield lambda name: [answers[rank][name] for rank in range(RANKS)]
+        answers = gloo_ranks.run(run_cases, RANKS, folder)
+    return lambda name: [answer[name] for answer in answers]
 
 
 def reduced(rank: int, op: dist.ReduceOp.RedOpType, shape: tuple[int, ...] = (1,)) -> object:
