@@ -182,7 +182,7 @@ def test_lora_from_a_checkpoint(lora, tmp_path: Path, given: dict, expected: str
     ],
 )
 def test_buffers_of_packed_weight_transfer(platform, function: Callable, sizes: list) -> None:
-    """The functions also create CUDA streams, so here only their buffers are made."""
+    """Each buffer by itself; test_platform_streams.py runs the whole functions."""
     platform(packed_tensor, device_type="meta")
     buffers = [
         eval(ast.unparse(node), vars(packed_tensor), {"packing_tensor_sizes": [5], "buffer_idx": 0})

@@ -19,8 +19,9 @@ ROOT = HERE.parents[1]
 PLATFORM = ROOT / "tests/platform"
 NAMES = [
     node.name
-    for node in ast.parse((HERE / "npu_cases.py").read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.args.args and node.name != "main"
+    for file in ("npu_tensor_cases.py", "npu_program_cases.py")
+    for node in ast.parse((HERE / file).read_text()).body
+    if isinstance(node, ast.FunctionDef) and not node.args.args
 ]
 # A C++ half of no size, which is built in a second.
 SMALL = """
