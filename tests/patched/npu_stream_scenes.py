@@ -248,8 +248,6 @@ def prefetch() -> dict[str, object]:
 def experts() -> dict[str, object]:
     """The thread of asynchronous EPLB, and the layer that it hands over."""
     use_npu()
-    # As torch_npu's, it takes the device by name too.
-    torch.npu.current_stream = lambda device=None: torch.accelerator.current_stream(device)
     device = torch.device("npu", 1)
     from vllm.distributed.eplb import async_worker, eplb_state
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,17 @@ def python(
             out, err = process.communicate()
             pytest.fail(f"still running after {timeout} s\n{out}{err}")
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def npu_scene(file: str, name: str) -> Any:
+    """Run a scene of a file in this folder where the device of type "npu" can be loaded.
+
+    It prints one line of JSON, last of all, which is returned.
+    """
+    path = [os.environ["PYTHONPATH"], *map(str, (ROOT / "tests/platform", ROOT / "tests", ROOT))]
+    done = python(HERE / file, name, PYTHONPATH=os.pathsep.join(path), timeout=400)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def forks(jobs: Mapping[str, str]) -> dict[str, str]:

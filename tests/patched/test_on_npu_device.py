@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
+from functools import partial
 
 import pytest
-from patched_kit import HERE, ROOT, python
+from patched_kit import npu_scene
 
 MIB = 1 << 20
 
-
-def scene(name: str) -> dict:
-    path = [os.environ["PYTHONPATH"], *map(str, (ROOT / "tests/platform", ROOT / "tests", ROOT))]
-    done = python(HERE / "npu_scenes.py", name, PYTHONPATH=os.pathsep.join(path), timeout=400)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+scene = partial(npu_scene, "npu_scenes.py")
 
 
 @pytest.mark.parametrize(

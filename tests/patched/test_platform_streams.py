@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from patched_kit import HERE, ROOT, python
+from patched_kit import npu_scene
 from platform_kit import on_platform
 from source_scan import uses
 from vllm.distributed import parallel_state
@@ -142,13 +141,7 @@ def test_sets_of_streams_are_tracked_through_the_platform() -> None:
         assert platform.set_stream is torch_utils._patched_set_stream
 
 
-def scene(name: str) -> dict:
-    path = [os.environ["PYTHONPATH"], str(ROOT / "tests/platform"), str(ROOT)]
-    done = python(
-        HERE / "npu_stream_scenes.py", name, PYTHONPATH=os.pathsep.join(path), timeout=400
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+scene = partial(npu_scene, "npu_stream_scenes.py")
 
 
 def test_packed_weights_on_the_npu() -> None:

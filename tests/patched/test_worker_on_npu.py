@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
+from functools import partial
 
-from patched_kit import HERE, ROOT, python
+from patched_kit import npu_scene
 
-
-def scene(name: str) -> object:
-    path = [os.environ["PYTHONPATH"], str(ROOT / "tests/platform"), str(ROOT)]
-    done = python(
-        HERE / "npu_worker_scenes.py", name, PYTHONPATH=os.pathsep.join(path), timeout=400
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+scene = partial(npu_scene, "npu_worker_scenes.py")
 
 
 def test_buffers_of_the_host() -> None:

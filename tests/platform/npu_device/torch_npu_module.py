@@ -19,7 +19,6 @@ AnyDevice = torch.device | str | int | None
 current_device: Callable[[], int] = torch.accelerator.current_device_index
 device_count: Callable[[], int] = _native.device_count
 set_device: Callable[[AnyDevice], None] = torch.accelerator.set_device_index
-current_stream: Callable[..., torch.Stream] = torch.accelerator.current_stream
 set_stream: Callable[[torch.Stream], None] = torch.accelerator.set_stream
 synchronize: Callable[..., None] = torch.accelerator.synchronize
 
@@ -125,6 +124,11 @@ class Event(metaclass=_EventType):
     ) -> torch.Event:
         """Make an event; only an event with timing tells times."""
         return torch.Event("npu", enable_timing=enable_timing, blocking=blocking)
+
+
+def current_stream(device: AnyDevice = None) -> torch.Stream:
+    """Return the stream that this thread gives work to; torch_npu takes the device by name too."""
+    return torch.accelerator.current_stream(device)
 
 
 def default_stream(device: AnyDevice = None) -> torch.Stream:
