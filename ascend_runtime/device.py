@@ -7,6 +7,7 @@ has none, but for the last resort of `soc_name`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from importlib import import_module
@@ -63,6 +64,38 @@ def soc_name() -> str | None:
 def is_310p() -> bool:
     """Whether the chip is a 310P, which lacks some collectives and kernels."""
     return soc_name() == "310P"
+
+
+def cores() -> tuple[int, int]:
+    """Return how many AI cores (matrix) and vector cores the current device has.
+
+    ASCEND_RUNTIME_CORES ("24,48") if that is set (ValueError if it is no pair of counts), else what
+    the active driver of triton-ascend says, else, on a GPU, its multiprocessors twice. Without
+    any, as in Triton's interpreter, one of each.
+    """
+    chosen = os.environ.get("ASCEND_RUNTIME_CORES")
+    if chosen:
+        try:
+            ai, vector = (int(count) for count in chosen.split(","))
+        except ValueError:
+            ai = vector = 0
+        if ai < 1 or vector < 1:
+            raise ValueError(f"ASCEND_RUNTIME_CORES={chosen}: it must be two counts, as 24,48")
+        return ai, vector
+    return _cores_of_device()
+
+
+@functools.cache
+def _cores_of_device() -> tuple[int, int]:
+    if torch.cuda.is_available():
+        count = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        return count, count
+    try:
+        driver = import_module("triton.runtime").driver.active
+        properties = driver.utils.get_device_properties(driver.get_current_device())
+        return int(properties["num_aicore"]), int(properties["num_vectorcore"])
+    except Exception:  # no Triton, no driver, or not Ascend's
+        return 1, 1
 
 
 def _soc_of_plugin() -> str | None:
