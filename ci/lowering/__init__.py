@@ -1,0 +1,1 @@
+"""Compiling Triton kernels for Ascend without an NPU."""
