@@ -1,6 +1,7 @@
 """`python -m ascend_runtime`: what is in the installed wheel, and is the installation sound.
 
-Exit status: 0 if all is well, 1 if something is wrong, 2 if this is not an installed wheel.
+Exit status: 0 if all is well, 1 if something is wrong, 2 if this is not an installed wheel or the
+environment asks for an implementation that is not there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascend_runtime import doctor
+from ascend_runtime import device, dispatch, doctor
 from ascend_runtime import manifest as manifests
+from ascend_runtime.operations import OPERATIONS
 
 SCHEMA = 1
 
@@ -37,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    report = _report(manifest, site)
+    try:
+        report = _report(manifest, site)
+    except (ValueError, RuntimeError) as error:  # what the environment asks for and is not there
+        print(f"python -m ascend_runtime: {error}", file=sys.stderr)
+        return 2
     if options.json:
         print(json.dumps(report, indent=1))
     else:
@@ -56,8 +62,28 @@ def _report(manifest: manifests.Manifest, site: Path) -> dict[str, Any]:
         "base": manifest.base,
         "transforms": manifest.transforms,
         "files": len(manifest.files),
+        "operations": _operations(),
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
+
+
+def _operations() -> dict[str, Any]:
+    """Say for each operation what could do it on an NPU, what is missing, and what is taken."""
+    kind = "npu" if device.is_npu() else "cpu"
+    table = []
+    for operation in OPERATIONS.values():
+        ways = [
+            {
+                "kind": way.kind,
+                "socs": list(way.socs),
+                "needs": list(way.needs),
+                "missing": dispatch.missing(way),
+            }
+            for way in operation.implementations
+        ]
+        chosen = dispatch.choice(operation.name, kind)
+        table.append({"name": operation.name, "implementations": ways, "chosen": chosen})
+    return {"device": kind, "soc": device.soc_name(), "table": table}
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -76,11 +102,28 @@ def _show(report: dict[str, Any]) -> None:
             line += f"  +{one['added']} -{one['removed']} in {where}"
         print(line.rstrip())
     print()
+    _show_operations(report["operations"])
+    print()
     if report["ok"]:
         print(f"ok: {report['files']} files are as packed, and the doctor found nothing wrong")
     for finding in report["findings"]:
         print(f"wrong [{finding['check']}]: {finding['problem']}")
         print(f"  do: {finding['cure']}")
+
+
+def _show_operations(operations: dict[str, Any]) -> None:
+    chip = f" {operations['soc']}" if operations["soc"] else ""
+    print(f"what does an operation, here on {operations['device']}{chip}:")
+    width = max(len(one["name"]) for one in operations["table"])
+    for one in operations["table"]:
+        ways = []
+        for way in one["implementations"]:
+            needs = [f"no {n}" if n in way["missing"] else n for n in way["needs"]]
+            text = way["kind"]
+            if way["socs"] != list(device.SOCS):
+                needs.insert(0, "/".join(way["socs"]))
+            ways.append(f"{text} ({', '.join(needs)})" if needs else text)
+        print(f"  {one['name']:{width}}  {one['chosen']:9}  of {' > '.join(ways)}")
 
 
 if __name__ == "__main__":

@@ -37,3 +37,9 @@ trap 'rm -rf "$dist"' EXIT
 PATCHED_WHEEL=$(echo "$dist"/vllm_ascend_patched-*.whl)
 export PATCHED_WHEEL
 "${pytest[@]}" tests/patched tests/upstream "$@"
+
+echo "== tests of the kernels, in Triton's interpreter"
+TRITON_INTERPRET=1 "${pytest[@]}" tests/kernels "$@"
+
+echo "== kernels, compiled for Ascend"
+"$venv/bin/python" ci/lower_for_ascend.py

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ascend_runtime import __main__ as command
-from ascend_runtime import doctor, manifest, owners
+from ascend_runtime import dispatch, doctor, manifest, owners
 
 
 class Site:
@@ -267,3 +267,57 @@ def test_check_owner_sees_an_overwritten_file(site, recwarn):
 def test_check_owner_is_silent_in_a_checkout(tmp_path, recwarn):
     owners.check_owner(tmp_path)
     assert not recwarn.list
+
+
+def test_operations_are_told(site, capsys, monkeypatch):
+    monkeypatch.setattr(manifest, "site", lambda: site.root)
+    assert command.main(["--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["operations"]
+    assert (told["device"], told["soc"]) == ("cpu", None)
+    ways = {one["name"]: one for one in told["table"]}["sampling.apply_top_k_top_p"]
+    assert ways == {
+        "name": "sampling.apply_top_k_top_p",
+        "implementations": [
+            {
+                "kind": "vendor",
+                "socs": ["A2", "A3"],
+                "needs": ["torch.ops._C_ascend.npu_apply_top_k_top_p"],
+                "missing": ["torch.ops._C_ascend.npu_apply_top_k_top_p"],
+            },
+            {"kind": "reference", "socs": ["A2", "A3", "310P", "A5"], "needs": [], "missing": []},
+        ],
+        "chosen": "reference",
+    }
+
+
+def test_operations_are_told_for_the_chip(site, capsys, monkeypatch):
+    monkeypatch.setattr(manifest, "site", lambda: site.root)
+    monkeypatch.setenv("ASCEND_RUNTIME_DEVICE", "npu")
+    monkeypatch.setenv("ASCEND_RUNTIME_SOC", "A2")
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    command.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert "what does an operation, here on npu A2:" in lines
+    (line,) = [line for line in lines if line.startswith("  rejection.greedy ")]
+    assert " ".join(line.split()) == "rejection.greedy kernel of kernel (A2/A3, triton) > reference"
+    monkeypatch.setenv("ASCEND_RUNTIME_SOC", "310P")
+    command.main([])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rejection.greedy" in line]
+    assert line.split()[1] == "reference"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ASCEND_RUNTIME_IMPL", "fast"),
+        ("ASCEND_RUNTIME_IMPL", "vendor"),
+        ("ASCEND_RUNTIME_SOC", "A9"),
+    ],
+)
+def test_bad_choice_in_the_environment_is_one_line(site, capsys, monkeypatch, variable, value):
+    monkeypatch.setattr(manifest, "site", lambda: site.root)
+    monkeypatch.setenv(variable, value)
+    assert command.main([]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1 and told.err.startswith("python -m ascend_runtime: ")
