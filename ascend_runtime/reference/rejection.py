@@ -1,7 +1,8 @@
 """The kernels of vLLM's rejection sampler, defined in plain torch.
 
 B requests have N draft tokens together; request i has those from `cu[i - 1]` (0 for the first) to
-`cu[i]`, at most S. All write in place, and touch nothing but what is said.
+`cu[i]`, at most S. All write in place, and touch nothing but what is said. What has one dimension
+may have a second one of size 1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def greedy(
         is_greedy: bool [B]; None: all are.
         max_spec_len: S.
     """
-    wrong = draft_token_ids != target_argmax
+    target_argmax = target_argmax.view(-1)
+    wrong = draft_token_ids.view(-1) != target_argmax
     _emit(
         output_token_ids,
         cu_num_draft_tokens,
@@ -77,19 +79,19 @@ def random(
         is_greedy: bool [B].
         vocab_size: V.
     """
+    draft_token_ids = draft_token_ids.view(-1)
     column = draft_token_ids.clamp(min=0).long()[:, None]
-    target = target_probs.gather(1, column)[:, 0].double()
-    if draft_probs is None:
-        accepted = target >= uniform_probs
-    else:
-        draft = draft_probs.gather(1, column)[:, 0]
-        ratio = (target_probs.gather(1, column)[:, 0] / draft).double()
-        accepted = (draft > 0) & (ratio >= uniform_probs)
-    accepted &= draft_token_ids >= 0
+    ratio = target_probs.view(-1, vocab_size).gather(1, column)[:, 0]
+    possible = draft_token_ids >= 0
+    if draft_probs is not None:
+        draft = draft_probs.view(-1, vocab_size).gather(1, column)[:, 0]
+        possible &= draft > 0
+        ratio = ratio / draft
+    accepted = possible & (ratio.double() >= uniform_probs)
     _emit(
         output_token_ids,
         cu_num_draft_tokens,
-        torch.where(accepted, draft_token_ids, recovered_token_ids),
+        torch.where(accepted, draft_token_ids, recovered_token_ids.view(-1)),
         ~accepted,
         bonus_token_ids,
         ~is_greedy,
@@ -144,6 +146,7 @@ def recover(
             `random`; none of them changes.
         inv_q: float32 [B, vocab_size], 1 / q of each request.
     """
+    output, draft_token_ids = output_token_ids.view(-1), draft_token_ids.view(-1)
     tokens = len(draft_token_ids)
     requests = request_of(cu_num_draft_tokens, tokens)
     step = max(1, _CHUNK // vocab_size)
@@ -159,7 +162,7 @@ def recover(
             p = (target_probs[some] - draft_probs[some]).clamp(min=0)
         score = p * inv_q[requests[some]]
         score.masked_fill_(score.isnan(), -1.0)
-        output_token_ids[some] = score.argmax(-1).to(output_token_ids.dtype)
+        output[some] = score.argmax(-1).to(output.dtype)
 
 
 def request_of(cu: torch.Tensor, count: int) -> torch.Tensor:
@@ -185,8 +188,9 @@ def _emit(
     if not len(tokens):
         tokens, rejected = tokens.new_zeros(1), rejected.new_zeros(1)
     ends = torch.where(inside & rejected[place], column, count[:, None]).amin(1, keepdim=True)
-    written = torch.where(inside, tokens[place].to(output.dtype), bonus.to(output.dtype))
+    bonus = bonus.view(-1)[: len(cu), None].to(output.dtype)
+    written = torch.where(inside, tokens[place].to(output.dtype), bonus)
     chosen = (inside & (column <= ends)) | ((column == count[:, None]) & (ends == count[:, None]))
     if rows is not None:
-        chosen &= rows[:, None]
+        chosen &= rows.view(-1)[: len(cu), None]
     output.copy_(torch.where(chosen, written, output))

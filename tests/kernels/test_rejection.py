@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from interpreter import ascend_grids
+from interpreter import GridTooLarge, ascend_grids, launch_sizes
 
 from ascend_runtime import dispatch
 from ascend_runtime.kernels import rejection as kernels
@@ -124,13 +124,6 @@ def test_recover_kernel_is_the_definition(cores, counts, draft, vocab):
     assert outputs(kernels.recover, call).equal(outputs(reference.recover, call))
 
 
-def test_many_requests_need_no_more_programs(monkeypatch):
-    """vLLM launches a program a request, and triton-ascend refuses 65536 of them."""
-    monkeypatch.setenv("ASCEND_RUNTIME_CORES", "24,48")
-    call = greedy_call([0] * 65536, True)
-    assert outputs(kernels.greedy, call).equal(outputs(reference.greedy, call))
-
-
 @pytest.fixture
 def sampler(vllm_site):
     return importlib.import_module("vllm.v1.sample.rejection_sampler")
@@ -169,3 +162,20 @@ def test_expand_is_vllms_kernel(sampler, dtype):
     with dispatch.override("upstream"):
         sampler.expand_kernel[(4,)](theirs, x, cu, 0, 1, MAX_NUM_TOKENS=32)
     assert ours.tolist() == theirs.tolist() == [1, 1, 5, 5, 5, 1]
+
+
+def test_many_requests_need_no_more_programs(sampler, monkeypatch):
+    """vLLM launches a program a request, and triton-ascend refuses 65536 of them."""
+    monkeypatch.setenv("ASCEND_RUNTIME_CORES", "24,48")
+    call = greedy_call([0] * 65536, True)
+    with launch_sizes() as sizes:
+        kernels.greedy(*call)
+        kernels.random(*random_call([0] * 65536, False), NO_DRAFT_PROBS=True)
+        kernels.recover(*recover_call([1] * 65536, False, 2))
+    assert sizes == [48, 48, 48]
+    with (
+        dispatch.override("upstream"),
+        ascend_grids(),
+        pytest.raises(GridTooLarge, match="65536 programs"),
+    ):
+        sampler.rejection_greedy_sample_kernel[(65536,)](*call)

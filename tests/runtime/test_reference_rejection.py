@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -219,7 +217,8 @@ def frequencies(k: int, target: list[list[float]], draft: list[float] | None) ->
     return torch.bincount(output[:, 0], minlength=vocab) / requests
 
 
-@pytest.mark.parametrize(("k", "draft"), itertools.product([1, 3, 5], [None, [0.6, 0.3, 0.1]]))
+@pytest.mark.parametrize("draft", [None, [0.6, 0.3, 0.1]])
+@pytest.mark.parametrize("k", [1, 3, 5])
 def test_first_token_has_the_targets_distribution(k, draft):
     """Block verification fails this from three drafts on."""
     target = [[0.3, 0.5, 0.2]] + [[0.9, 0.05, 0.05]] * 4
