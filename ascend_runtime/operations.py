@@ -90,7 +90,7 @@ OPERATIONS: Final = {
         _operation("norm.layer_norm_fwd"),
         _operation("rejection.greedy"),
         _operation("rejection.random"),
-        _operation("rejection.expand"),
+        _operation("rejection.expand", kernel=False),
         _operation("rejection.recover"),
         _operation(
             "sampling.apply_top_k_top_p",

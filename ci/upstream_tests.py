@@ -85,6 +85,7 @@ def run_all(
     Raises RewriterError if the sdist lacks one.
     """
     ground.check([file.path for file in files])
+    ground.move_to_cpu([file.path for file in files if file.on_cpu])
     groups: dict[str, list[TestFile]] = {}
     alone = Lock()
     for file in files:
@@ -144,6 +145,8 @@ def report(files: Sequence[TestFile], results: Results) -> bool:
         verdict = "WRONG" if wrong else "same" if len(runs) == 2 else "as expected"
         if not wrong and file.differs and len(runs) == 2:
             verdict = f"same but for {len(file.differs)} on purpose"
+        if not wrong and file.on_cpu and len(runs) == 2:
+            verdict = "none lost"
         shown = "".join(f"{cells(done, file.path):>18}" for done in runs)
         print(f"{file.path:<{width}}{shown}  {verdict}")
         for line in wrong:
@@ -208,7 +211,7 @@ def counted(files: Sequence[TestFile], results: Results) -> dict[str, int]:
     for file in files:
         runs = [results[tree][file.path] for tree in TREES]
         if not any(run.fault for run in runs):
-            counts[file.path] = passing(*runs, file.path)
+            counts[file.path] = passing(*runs, file)
     return counts
 
 

@@ -24,6 +24,13 @@ PLATFORM = ROOT / "tests/platform"
 TREES = ("pristine", "patched")
 #: Written last, with the paths of all that a whole ground has; and what stands for it till then.
 _MARKER, _LAYING = "ground.files", "ground.unfinished"
+#: How a test file names the GPU, and what it says instead to run on the CPU.
+_ON_CPU = {
+    '"cuda:0"': '"cpu"',
+    '"cuda"': '"cpu"',
+    ".cuda()": ".cpu()",
+    "not torch.cuda.is_available()": "False",
+}
 #: Settings of the caller that would reach vLLM or the hub.
 _UNWANTED = ("VLLM_", "HF_", "HUGGING", "TRANSFORMERS_", "PYTHON", "PYTEST_", "TORCH_", "CUDA_")
 
@@ -81,6 +88,15 @@ class Ground:
         for path in paths:
             if not path.startswith("tests/") or not (self.folder / path).is_file():
                 raise RewriterError(f"vLLM's sdist has no test file {path}; see --list")
+
+    def move_to_cpu(self, paths: Sequence[str]) -> None:
+        """Let test files that name a GPU name the CPU; all else of them stays."""
+        for path in paths:
+            file = self.folder / path
+            text = file.read_text("utf-8")
+            for gpu, cpu in _ON_CPU.items():
+                text = text.replace(gpu, cpu)
+            file.write_text(text, "utf-8")
 
     def environment(self, tree: str) -> dict[str, str]:
         """Return the environment in which tests see one tree, and the hub of stand-ins."""

@@ -62,6 +62,17 @@ def test_verdict_knows_each_test_by_its_name() -> None:
     ]
 
 
+def test_file_on_the_cpu_may_gain_and_not_lose() -> None:
+    before = Run({"tests/a.py::x": "failed", "tests/a.py::y": "passed"})
+    after = Run({"tests/a.py::x": "passed", "tests/a.py::y": "passed"})
+    assert faults(Entry("tests/a.py", 2, on_cpu=True), before, after) == []
+    assert faults(Entry("tests/a.py", 1, on_cpu=True), before, after) == ["2 tests pass, not 1"]
+    assert faults(Entry("tests/a.py", 1), before, after) == ["tests/a.py::x: failed -> passed"]
+    assert faults(Entry("tests/a.py", 1, on_cpu=True), after, before) == [
+        "tests/a.py::x: passed -> failed"
+    ]
+
+
 def test_list_is_sound() -> None:
     files = read_list()
     assert len({file.path for file in files}) == len(files) > 30

@@ -118,3 +118,19 @@ def test_foreign_folder_is_no_ground(tmp_path: Path) -> None:
     done = tool(tmp_path / "other", "tests/test_b.py")
     assert done.returncode == 2 and "is neither empty nor a whole ground" in done.stderr
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["mine"]
+
+
+def test_file_is_moved_to_the_cpu_once_and_stays_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "tests/test_a.py"
+    file.parent.mkdir()
+    file.write_text("""DEVICES = ["cuda", "cuda:0"]  # cuda
+@skipif(not torch.cuda.is_available(), reason="needs cuda")
+def test(): x.cuda()""")
+    for _ in range(2):
+        Ground(tmp_path).move_to_cpu(["tests/test_a.py"])
+        assert (
+            file.read_text()
+            == """DEVICES = ["cpu", "cpu"]  # cuda
+@skipif(False, reason="needs cuda")
+def test(): x.cpu()"""
+        )
