@@ -32,6 +32,27 @@ def uses(root: Path, words: tuple[str, ...]) -> list[Use]:
     return found
 
 
+def functions(root: Path, words: tuple[str, ...]) -> Iterator[tuple[str, str, ast.FunctionDef]]:
+    """Each function below a folder, in files with one of `words`: its file, its scope and itself.
+
+    Those within another function are a part of that one.
+    """
+
+    def visit(node: ast.AST, scope: tuple[str, ...]) -> Iterator[tuple[str, ast.FunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield ".".join((*scope, child.name)), child
+            else:
+                named = isinstance(child, ast.ClassDef)
+                yield from visit(child, (*scope, child.name) if named else scope)
+
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_text("utf-8")
+        if any(word in text for word in words):
+            for scope, function in visit(ast.parse(text), ()):
+                yield path.relative_to(root).as_posix(), scope, function
+
+
 def _uses(tree: ast.Module) -> Iterator[tuple[str, str]]:
     names = {}
     for node in ast.walk(tree):

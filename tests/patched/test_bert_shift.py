@@ -69,6 +69,12 @@ def test_types_of_more_than_one_bit_do_not_fit_and_never_did() -> None:
     assert both_ways([9, 9], [2, 3], torch.int64) == ([9 + 2**31, 9 + 2**31], [0, 1])
 
 
+def test_masks_are_where_the_ids_are() -> None:
+    ids = torch.zeros(3, dtype=torch.int64, device="meta")
+    types = decode(ids)
+    assert (types.device.type, types.dtype, types.shape) == ("meta", torch.int64, (3,))
+
+
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
 

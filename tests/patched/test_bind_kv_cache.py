@@ -59,6 +59,21 @@ def test_two_attention_modules_a_layer(platform) -> None:
     assert [id(cache) for cache in bound] == [id(caches[name]) for name in order]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model.layers.0.self_attn.attn", "mtp.layers.0.self_attn.attn"],
+        ["decoder.layers.0.self_attn.attn", "decoder.layers.0.encoder_attn.attn"],
+    ],
+    ids=["draft of Qwen3-Next", "cross attention"],
+)
+def test_no_cache_of_a_layer_is_lost(platform, names: list[str]) -> None:
+    """The monkey-patch bound the first one alone."""
+    platform(utils, is_out_of_tree=lambda: True)
+    caches = tensors(names)
+    assert [id(cache) for cache in bind(names, caches)] == [id(caches[name]) for name in names]
+
+
 def test_other_platforms_still_refuse(platform) -> None:
     platform(utils, is_tpu=lambda: True)
     with pytest.raises(NotImplementedError):
