@@ -38,7 +38,7 @@ def qwen3_5() -> ModuleType:
     """The edited module of Qwen3.5, without its vision part."""
     vision = ModuleType(_VISION)
     for name in _FROM_VISION:
-        setattr(vision, name, type(name, (), {}))
+        setattr(vision, name, type(name, (), {"packed_modules_mapping": {}}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, _VISION, vision)
         return fresh("vllm.model_executor.models.qwen3_5")

@@ -25,7 +25,7 @@ def test_edited_modules_import_without_triton_torch_npu_and_extension(installed,
     """Those that lack another package lack it in the pristine vLLM as well."""
     names = [module_name(path) for path in installed.edited]
     missing = {name: what for name, what in imports(names).items() if what}
-    without = ("nemotron_parse", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+    without = ("nemotron_parse", "qwen3_5", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
     assert set(missing) <= {f"vllm.model_executor.models.{name}" for name in without}
     assert imports(list(missing), PYTHONPATH=str(base.root)) == missing
 

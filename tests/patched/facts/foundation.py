@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import os
 import platform
@@ -13,10 +14,10 @@ from facts import fact
 
 @fact
 def sched_yield_arm() -> bool:
-    platform.machine = lambda: "aarch64"
     from vllm.distributed import utils
 
-    return utils.USE_SCHED_YIELD is False
+    platform.machine = lambda: "aarch64"
+    return importlib.reload(utils).USE_SCHED_YIELD is False
 
 
 @fact
