@@ -225,23 +225,30 @@ def _candidates(operation: Operation, device_type: str, forced: str | None) -> l
     if device_type != "npu":
         return [operation.implementations[-1]]
     soc = device.soc_name()
-    usable = [
+    return [
         one
         for one in operation.implementations
         if (soc in one.socs or one.socs == device.SOCS) and not missing(one)
     ]
-    if usable[0].kind == "reference" and len(operation.implementations) > 1:
+
+
+def _warn_if_slow(operation: Operation, ways: list[Implementation]) -> None:
+    """Tell of an operation for an NPU that has only its reference here."""
+    if ways[0].kind == "reference" and len(operation.implementations) > 1:
         lacks = [lack for one in operation.implementations for lack in missing(one)]
-        why = f"there is no {', '.join(lacks)}" if lacks else f"no other runs on {soc}"
+        lack = f"there is no {', '.join(lacks)}"
+        why = lack if lacks else f"no other runs on {device.soc_name()}"
         _log.warning("%s runs as its plain torch reference, which is slow: %s", operation.name, why)
-    return usable
 
 
 def _ways(operation: Operation, upstream: Function, device_type: str, forced: str | None) -> _Ways:
     if forced == "upstream" or (forced is None and device_type not in ("npu", "cpu")):
         return ((None, upstream),)
     ways = []
-    for one in _candidates(operation, device_type, forced):
+    candidates = _candidates(operation, device_type, forced)
+    if forced is None and device_type == "npu":
+        _warn_if_slow(operation, candidates)
+    for one in candidates:
         fits = _load(one.fits) if one.fits else None
         ways.append((fits, _load(one.function)))
         if fits is None:
