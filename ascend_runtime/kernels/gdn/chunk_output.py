@@ -52,7 +52,8 @@ def _output_kernel(
             q_tile = tl.load(q + key_head + place, mask=mask, other=0.0)
             k_tile = tl.load(k + key_head + place, mask=mask, other=0.0)
             products += tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
-        lower = row[:, None] >= row[None, :]
+        lower = (row[:, None] >= row[None, :]) & inside[:, None]
+        # Selected before the exponential: above the diagonal and behind the end it may overflow.
         decays = tl.exp(tl.where(lower, gate[:, None] - gate[None, :], 0.0))
         within = tl.where(lower, products * decays, 0.0).to(k.dtype.element_ty)
 

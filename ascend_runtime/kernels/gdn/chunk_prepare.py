@@ -114,8 +114,8 @@ def _inverse_kernel(
             place = row[:, None] * (key_heads * keys) + column[None, :]
             tile = tl.load(k_chunk + place, mask=mask, other=0.0)
             products += tl.dot(tile, tl.trans(tile), input_precision="ieee")
-        lower = row[:, None] > row[None, :]
-        # Selected before the exponential, which else overflows above the diagonal.
+        lower = (row[:, None] > row[None, :]) & inside[:, None]
+        # Selected before the exponential: above the diagonal and behind the end it may overflow.
         decays = tl.exp(tl.where(lower, gate[:, None] - gate[None, :], 0.0))
         a = tl.where(lower, products * decays * beta[:, None], 0.0)
         block = inverses + tl.cast(task, tl.int64) * (CHUNK * CHUNK)
