@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from facts import fact
+# Registers its facts first: one of them must be asked before vLLM's layers are imported.
+from facts import (
+    fact,
+    foundation,  # noqa: F401
+)
 
 
 @fact
