@@ -53,9 +53,8 @@ def chunk_gated_delta_rule(q):
     return chunk_gated_delta_rule_fwd(q)
 """,
             after="""\
-import torch
-
 import ascend_runtime.dispatch
+import torch
 
 
 def chunk_gated_delta_rule_fwd(q):
