@@ -105,7 +105,8 @@ def _rule(
     decay = (gate - gate.mT).where(lower, 0).exp() * lower
     # What each token writes depends on what those before it in the chunk have written: a
     # triangular system of equations for the new values, in which the state is still to be put in.
-    system = (beta * (k @ k.mT) * decay).tril(-1)
+    # Its diagonal is taken for ones.
+    system = beta * (k @ k.mT) * decay
     right = torch.cat([beta * gate.exp() * k, beta * v], dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     w, u = solved.split([k.shape[-1], v.shape[-1]], dim=-1)
