@@ -26,7 +26,10 @@ from vllm.model_executor.layers.fla.ops import (
 )
 from vllm.model_executor.layers.fla.ops.utils import input_guard
 
+from ascend_runtime import dispatch
+
 Tensor = torch.Tensor
+RULE = "gdn.chunk_gated_delta_rule"
 #: Each module that works chunks out unless they are given, and its kernel.
 KERNELS = {
     cumsum: "chunk_local_cumsum_scalar_kernel",
@@ -154,7 +157,8 @@ def watched(run: bool = True) -> Iterator[Seen]:
         return count
 
     rule = chunk.ChunkGatedDeltaRuleFunction
-    with pytest.MonkeyPatch.context() as patch:
+    # vLLM's own rule, whatever the device.
+    with dispatch.override("upstream", RULE), pytest.MonkeyPatch.context() as patch:
         # Without the decorator that takes the platform's device, of which there is none here.
         patch.setattr(rule, "forward", staticmethod(input_guard(inspect.unwrap(rule.forward))))
         patch.setattr(torch.accelerator, "device_index", lambda _: nullcontext())

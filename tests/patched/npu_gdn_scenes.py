@@ -104,7 +104,28 @@ def rule() -> dict[str, object]:
     return answers
 
 
-SCENES = {scene.__name__: scene for scene in (builds, rule)}
+def dispatched() -> dict[str, object]:
+    """The rule by dispatch, twice."""
+    device = use_npu()
+    import logging
+
+    from gdn_chunk_kit import batch, chunk
+
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    log = logging.getLogger("vllm.ascend_runtime")
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING)  # vLLM's is set to errors only
+    lengths = [70, 0, 4]
+    answers = [
+        chunk.chunk_gated_delta_rule(**batch(lengths, where)) for where in ("cpu", device, device)
+    ]
+    off = [(a.cpu() - b).abs().max().item() for a, b in zip(answers[1], answers[0], strict=True)]
+    return {"devices": [x.device.type for x in answers[1]], "off": max(off), "warnings": told}
+
+
+SCENES = {scene.__name__: scene for scene in (builds, rule, dispatched)}
 
 if __name__ == "__main__":
     print(json.dumps(SCENES[sys.argv[1]]()))
