@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-# Registers its facts first: one of them must be asked before vLLM's layers are imported.
-from facts import (
-    fact,
-    foundation,  # noqa: F401
-)
+from facts import fact
 
 
 @fact
