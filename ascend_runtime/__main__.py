@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascend_runtime import device, dispatch, doctor
+from ascend_runtime import doctor
 from ascend_runtime import manifest as manifests
-from ascend_runtime.operations import OPERATIONS
 
 SCHEMA = 1
 
@@ -67,8 +66,16 @@ def _report(manifest: manifests.Manifest, site: Path) -> dict[str, Any]:
     }
 
 
-def _operations() -> dict[str, Any]:
-    """Say for each operation what could do it on an NPU, what is missing, and what is taken."""
+def _operations() -> dict[str, Any] | None:
+    """Say for each operation what could do it on an NPU, what is missing, and what is taken.
+
+    Without torch, which an installation may still lack, there is nothing to say: None.
+    """
+    try:
+        from ascend_runtime import device, dispatch
+        from ascend_runtime.operations import OPERATIONS
+    except ImportError:
+        return None
     kind = "npu" if device.is_npu() else "cpu"
     table = []
     for operation in OPERATIONS.values():
@@ -102,8 +109,9 @@ def _show(report: dict[str, Any]) -> None:
             line += f"  +{one['added']} -{one['removed']} in {where}"
         print(line.rstrip())
     print()
-    _show_operations(report["operations"])
-    print()
+    if report["operations"]:
+        _show_operations(report["operations"])
+        print()
     if report["ok"]:
         print(f"ok: {report['files']} files are as packed, and the doctor found nothing wrong")
     for finding in report["findings"]:
@@ -120,7 +128,7 @@ def _show_operations(operations: dict[str, Any]) -> None:
         for way in one["implementations"]:
             needs = [f"no {n}" if n in way["missing"] else n for n in way["needs"]]
             text = way["kind"]
-            if way["socs"] != list(device.SOCS):
+            if way["kind"] != "reference":
                 needs.insert(0, "/".join(way["socs"]))
             ways.append(f"{text} ({', '.join(needs)})" if needs else text)
         print(f"  {one['name']:{width}}  {one['chosen']:9}  of {' > '.join(ways)}")
