@@ -1,0 +1,20 @@
+"""Triton kernels for gated delta nets; the definitions are in `ascend_runtime.reference.gdn`."""
+
+from ascend_runtime.kernels.gdn.gating import gating, olmo_gating
+from ascend_runtime.kernels.gdn.recurrent import (
+    fused_recurrent_fwd,
+    fused_recurrent_kernel,
+    packed_decode,
+    sigmoid_gating_update,
+)
+from ascend_runtime.kernels.gdn.split import split_qkvzba
+
+__all__ = [
+    "fused_recurrent_fwd",
+    "fused_recurrent_kernel",
+    "gating",
+    "olmo_gating",
+    "packed_decode",
+    "sigmoid_gating_update",
+    "split_qkvzba",
+]
