@@ -6,6 +6,7 @@ from ascend_runtime.kernels.gdn.recurrent import (
     fused_recurrent_kernel,
     packed_decode,
     sigmoid_gating_update,
+    sigmoid_gating_update_fits,
 )
 from ascend_runtime.kernels.gdn.split import split_qkvzba
 
@@ -16,5 +17,6 @@ __all__ = [
     "olmo_gating",
     "packed_decode",
     "sigmoid_gating_update",
+    "sigmoid_gating_update_fits",
     "split_qkvzba",
 ]
