@@ -81,7 +81,9 @@ OPERATIONS: Final = {
         _operation("gdn.fused_recurrent_kernel"),
         _operation("gdn.packed_decode"),
         _operation(
-            "gdn.sigmoid_gating_update", vendor=("torch_npu.npu_recurrent_gated_delta_rule",)
+            "gdn.sigmoid_gating_update",
+            vendor=("torch_npu.npu_recurrent_gated_delta_rule",),
+            kernel_fits=True,
         ),
         _operation("gdn.gating"),
         _operation("gdn.olmo_gating"),

@@ -9,6 +9,8 @@ import torch
 
 from ascend_runtime import sp
 from ascend_runtime.device import is_npu
+from ascend_runtime.dispatch import op
+from ascend_runtime.reference.gdn.split import split_qkvzba as _split
 
 _Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -38,22 +40,9 @@ def split_qkvzba(
     return _split(qkvz, ba, *sizes)
 
 
-def _split(qkvz: torch.Tensor, ba: torch.Tensor, hk: int, hv: int, dk: int, dv: int) -> _Parts:
-    rows, of_v, of_b = qkvz.size(0), hv // hk * dv, hv // hk
-    q, k, v, z = torch.split(qkvz.view(rows, hk, 2 * (dk + of_v)), [dk, dk, of_v, of_v], dim=2)
-    b, a = torch.split(ba.view(rows, hk, 2 * of_b), of_b, dim=2)
-    mixed = torch.cat([x.reshape(rows, hk * x.size(2)) for x in (q, k, v)], dim=1)
-    return (mixed, _copy(z).view(rows, hv, dv), _copy(b).view(rows, hv), _copy(a).view(rows, hv))
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    """With one key head `reshape` would give a view with gaps, which the kernels read wrongly."""
-    return x.clone(memory_format=torch.contiguous_format)
-
-
 _split_op = torch.library.custom_op(
     "ascend_runtime::split_qkvzba",
-    _split,
+    op("gdn.split_qkvzba")(_split),
     mutates_args=(),
     schema="(Tensor qkvz, Tensor ba, int hk, int hv, int dk, int dv)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
