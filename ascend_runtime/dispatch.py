@@ -10,7 +10,7 @@ tensor among the arguments decides:
 
 Where torch is built for CUDA, HIP or XPU, the decorators return what they were given. A choice can
 be forced, for all operations, those of a topic or one, by `override` or the environment variable
-ASCEND_RUNTIME_IMPL: `reference`, or `conv=reference,rejection.greedy=upstream`. What is compiled by
+ASCEND_RUNTIME_IMPL: `reference`, or `gdn=reference,rejection.greedy=upstream`. What is compiled by
 torch.compile keeps the choice that held when it was compiled.
 """
 
@@ -103,7 +103,7 @@ def override(choice: str, *names: str) -> Iterator[None]:
 
     Args:
         choice: "upstream" (vLLM's own code), "vendor", "kernel" or "reference".
-        names: operations (`conv.causal_conv1d_fn`) or topics (`conv`); none means all.
+        names: operations (`gdn.packed_decode`) or topics (`gdn`); none means all.
 
     An operation that has no such implementation keeps its own choice, unless it is named itself:
     then, and if a name or the choice is unknown, ValueError. What the implementation needs must be
