@@ -74,6 +74,8 @@ def _operation(
 OPERATIONS: Final = {
     one.name: one
     for one in (
+        _operation("conv.causal_conv1d_fn", kernel_fits=True),
+        _operation("conv.causal_conv1d_update", kernel_fits=True),
         _operation("gdn.chunk_gated_delta_rule"),
         _operation("gdn.fused_recurrent_fwd"),
         _operation("gdn.fused_recurrent_kernel"),
