@@ -57,6 +57,9 @@ TRANSFORM = Transform(
         Example(
             f"{OPS}/fused_recurrent.py",
             before="""\
+from vllm.triton_utils import triton
+
+
 @triton.heuristics({"IS_VARLEN": lambda args: args["cu_seqlens"] is not None})
 @triton.jit(do_not_specialize=["N", "T"])
 def fused_recurrent_gated_delta_rule_fwd_kernel(q):
@@ -81,6 +84,8 @@ def fused_recurrent_gated_delta_rule(q):
 """,
             after="""\
 import ascend_runtime.dispatch
+
+from vllm.triton_utils import triton
 
 
 @ascend_runtime.dispatch.kernel("gdn.fused_recurrent_kernel")
@@ -133,14 +138,6 @@ def fused_olmo_hybrid_gdn_gating_kernel(a):
 def fused_olmo_hybrid_gdn_gating(a):
     fused_olmo_hybrid_gdn_gating_kernel[(len(a),)](a)
 """,
-        ),
-        Example(
-            f"{OPS}/fused_sigmoid_gating.py",
-            before="""\
-def another_gating_delta_rule_update(a):
-    return a
-""",
-            after=None,
         ),
     ],
 )

@@ -12,8 +12,9 @@ import torch
 from interpreter import GridTooLarge, ascend_grids, launch_sizes
 from torch.testing import assert_close
 
-from ascend_runtime import dispatch
+from ascend_runtime import dispatch, gdn
 from ascend_runtime.kernels import gdn as kernels
+from ascend_runtime.operations import OPERATIONS
 from ascend_runtime.reference import gdn as reference
 
 _OPS = "vllm.model_executor.layers.fla.ops"
@@ -239,6 +240,25 @@ def test_split_is_exact(cores, rows, sizes, dtype):
     for one, wanted in zip(got, reference.split_qkvzba(qkvz, ba, *sizes), strict=True):
         assert torch.equal(one, wanted) and one.is_contiguous()
         assert one._base is None or one._base.numel() == one.numel()
+
+
+def test_operator_of_npus_runs_the_kernel(monkeypatch):
+    qkvz, ba = torch.randn(5, 16), torch.randn(5, 8)
+    wanted = reference.split_qkvzba(qkvz, ba, 2, 4, 2, 1)
+    monkeypatch.setattr(gdn.layer, "is_npu", lambda x: True)
+    with launch_sizes() as sizes, dispatch.override("kernel", "gdn.split_qkvzba"):
+        gdn.split_qkvzba(qkvz, ba, 2, 4, 2, 1)
+    assert len(sizes) == 1
+    with dispatch.override("kernel", "gdn.split_qkvzba"):
+        assert_close(gdn.split_qkvzba(qkvz, ba, 2, 4, 2, 1), wanted)
+
+
+@pytest.mark.parametrize("name", [one for one in reference.__all__ if f"gdn.{one}" in OPERATIONS])
+def test_table_finds_all_that_it_names(name):
+    for way in OPERATIONS[f"gdn.{name}"].implementations:
+        for target in filter(None, (way.function, way.fits)):
+            module, _, function = target.partition(":")
+            assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_line_with_gaps_is_refused():
