@@ -10,7 +10,7 @@ tensor among the arguments decides:
 
 Where torch is built for CUDA, HIP or XPU, the decorators return what they were given. A choice can
 be forced, for all operations, those of a topic or one, by `override` or the environment variable
-ASCEND_RUNTIME_IMPL: `reference`, or `gdn=reference,rejection.greedy=upstream`. What is compiled by
+ASCEND_RUNTIME_IMPL: `reference`, or `conv=reference,rejection.greedy=upstream`. What is compiled by
 torch.compile keeps the choice that held when it was compiled.
 """
 

@@ -259,4 +259,5 @@ def _join(source: Source, plans: Sequence[FilePlan]) -> bytes:
     inserted = [w for w in writes if w.start == w.end]
     # Two transforms may ask for the very same insertion; it is made once.
     unique = list(dict.fromkeys(inserted)) + [w for w in writes if w.start != w.end]
-    return splice(source.data, [*unique, *import_writes(source, add, drop)])
+    # Imports first: what stands at the very start of a file may be decorated.
+    return splice(source.data, [*import_writes(source, add, drop), *unique])

@@ -142,8 +142,15 @@ def _run_backend(tree: Tree, work: Path) -> Path:
     if status != 0 or len(wheels) != 1:
         if full := _FULL.search(log.read_text("utf-8", "replace")):
             raise no_space("building the wheel failed", full[0], work)
-        if shutil.disk_usage(work).free < _LITTLE:  # not even the log could be written
+        # Not even the log may have been written to its end.
+        if shutil.disk_usage(work).free < _LITTLE:
             raise no_space("building the wheel failed", "No space left on device", work)
+        try:
+            with log.open("ab") as file:
+                file.write(b"\n")
+        except OSError as error:
+            if is_full(error):
+                raise no_space("building the wheel failed", error, work) from error
         raise RewriterError(f"building the wheel failed: {_telling_line(log)}")
     return wheels[0]
 
