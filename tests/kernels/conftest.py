@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise pytest.UsageError("run tests/kernels by itself: TRITON_INTERPRET=1 pytest tests/kernels")
@@ -31,6 +32,12 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     """Run with one core, with a few (so that loops over tasks have remainders), and with many."""
     monkeypatch.setenv("ASCEND_RUNTIME_CORES", f"{request.param[0]},{request.param[1]}")
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The same random tensors in each run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,6 @@ from ascend_runtime.kernels import conv as kernels
 from ascend_runtime.reference import conv as reference
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def prefill_call(lengths, channels=600, width=4, dtype=torch.float32, columns=None) -> dict:
     batch, tokens = len(lengths), sum(lengths)
     lines = torch.randperm(batch + 2)[:batch].int()

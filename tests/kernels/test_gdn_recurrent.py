@@ -225,7 +225,8 @@ def test_gates_are_the_definition(cores, rows, heads, dtype, bend):
     }
     for name, more in (("gating", {}), ("olmo_gating", {"allow_neg_eigval": True})):
         got, wanted = both(name, given | more)
-        assert_close(got, wanted, rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+        # The kernel takes log(1 + e), of which what is below float32's last bit of 1 is lost.
+        assert_close(got, wanted, rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-5)
 
 
 @FLOATS

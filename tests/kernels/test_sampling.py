@@ -16,11 +16,6 @@ from ascend_runtime.reference import sampling as reference
 from ascend_runtime.reference import slots as slot_reference
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def places(rows: int, requests: int) -> torch.Tensor:
     return torch.randperm(requests)[:rows].int()
 
