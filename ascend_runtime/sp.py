@@ -17,22 +17,27 @@ from ascend_runtime.device import is_npu
 
 _SWITCH = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 _RANKS = "attn_output_ranks"
+_configured = False
 
 
 def enabled() -> bool:
     """Whether flash-comm is on: on an NPU, with several tensor-parallel ranks, if asked for.
 
     It is asked for by VLLM_ASCEND_ENABLE_FLASHCOMM1 ("1" or "true", in any case of letters), or by
-    `enable_flashcomm1` in the additional configuration, which vLLM shows only while it builds a
-    model. Its compiler pass `enable_sp` is another matter: it changes no shape in a model's code.
+    `enable_flashcomm1` in the additional configuration. vLLM shows that only while it builds a
+    model, when `mark_first_layer` asks; the answer is kept for the steps. vLLM's compiler pass
+    `enable_sp` is another matter: it changes no shape in a model's code.
     """
     if not is_npu() or _ranks() == 1:
         return False
     if os.environ.get(_SWITCH, "").lower() in ("1", "true"):
         return True
+    global _configured
     config = import_module("vllm.config").get_current_vllm_config_or_none()
-    more = getattr(config, "additional_config", None)
-    return isinstance(more, dict) and bool(more.get("enable_flashcomm1"))
+    if config is not None:
+        more = getattr(config, "additional_config", None)
+        _configured = isinstance(more, dict) and bool(more.get("enable_flashcomm1"))
+    return _configured
 
 
 def _ranks() -> int:

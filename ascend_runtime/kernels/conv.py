@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ascend_runtime.kernels.launch import vector_grid
-from ascend_runtime.reference.conv import PAD_SLOT_ID, Sequences, flatten
+from ascend_runtime.reference.conv import PAD_SLOT_ID, Sequences, agree, flatten
 
 #: Tokens and channels of a tile.
 _TOKENS: Final = 16
@@ -71,7 +71,7 @@ def _convolve_kernel(
     history,
     owners,
     places,
-    lines,
+    kept_tokens,
     tokens,
     channels,
     tiles,
@@ -114,7 +114,7 @@ def _convolve_kernel(
                 total = total * tl.sigmoid(total)
             written = inside
             if KEEP_PADDING:
-                written = inside & (tl.load(lines + owner) >= 0)
+                written = inside & (tl.load(kept_tokens + token) == 0)
             place_out = out + token * out_step + channel
             tl.store(place_out, total.to(out.dtype.element_ty), mask=written)
 
@@ -197,6 +197,7 @@ def causal_conv1d_fn(
     """See `ascend_runtime.reference.conv.causal_conv1d_fn`; without prefix caching."""
     work = x.to(conv_states.dtype).T
     out = torch.empty(work.shape, dtype=work.dtype, device=x.device)
+    cache_indices, query_start_loc = agree(cache_indices, query_start_loc)
     batch = len(query_start_loc) - 1
     flags = has_initial_state
     if flags is None:
@@ -238,6 +239,7 @@ def causal_conv1d_update(
     loc = query_start_loc
     if loc is None:
         loc = torch.arange(0, len(flat) + 1, most, dtype=torch.int32, device=x.device)
+    conv_state_indices, loc = agree(conv_state_indices, loc)
     out = flat.clone(memory_format=torch.contiguous_format)
     _run(
         flat,
@@ -351,7 +353,7 @@ def _run(
         history,
         where.owner.int(),
         where.place.int(),
-        lines,
+        (~where.have(lines >= 0)).int(),
         tokens,
         channels,
         tiles,

@@ -37,6 +37,23 @@ class Sequences:
         owner = owner.clamp(max=max(len(ends) - 2, 0))
         return cls(ends[:-1], ends.diff(), owner, token - ends[:-1][owner] if tokens else token)
 
+    def have(self, chosen: torch.Tensor) -> torch.Tensor:
+        """Say of each token, bool [T], whether its sequence is among those chosen, bool [B].
+
+        Tokens behind the last sequence are of none.
+        """
+        return chosen[self.owner] & (self.place < self.lengths[self.owner])
+
+
+def agree(
+    indices: torch.Tensor | None, query_start_loc: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Cut indices and cumulative lengths to the sequences that both have; either may be padded."""
+    if indices is None:
+        return None, query_start_loc
+    batch = min(len(indices), len(query_start_loc) - 1)
+    return indices[:batch], query_start_loc[: batch + 1]
+
 
 def causal_conv1d_fn(
     x: torch.Tensor,
@@ -81,6 +98,7 @@ def causal_conv1d_fn(
     width = check_width(weight)
     taps = width - 1
     wide = x.to(conv_states.dtype).T.float()
+    cache_indices, query_start_loc = agree(cache_indices, query_start_loc)
     batch = len(query_start_loc) - 1
     sequences = Sequences.of(query_start_loc, len(wide))
     first = last = _lines(cache_indices, batch, x.device)
@@ -89,7 +107,9 @@ def causal_conv1d_fn(
         first = _pick(cache_indices, initial_state_idx)
         last = _pick(cache_indices, block_idx_last_scheduled_token)
     known = first != pad_slot_id
-    start = torch.zeros_like(known) if has_initial_state is None else has_initial_state.bool()
+    start = torch.zeros_like(known)
+    if has_initial_state is not None:
+        start = has_initial_state[:batch].bool()
     history = conv_states[first.clamp(min=0).long(), :, :taps].transpose(1, 2).float()
     history = torch.where((known & start)[:, None, None], history, 0.0)
     y = _convolve(wide, weight, bias, history, sequences, activation)
@@ -151,6 +171,7 @@ def causal_conv1d_update(
     loc = query_start_loc
     if loc is None:
         loc = torch.arange(0, len(flat) + 1, most, device=x.device)
+    conv_state_indices, loc = agree(conv_state_indices, loc)
     batch = len(loc) - 1
     sequences = Sequences.of(loc, len(flat))
     first = last = _lines(conv_state_indices, batch, x.device)
@@ -159,10 +180,12 @@ def causal_conv1d_update(
         first = _pick(conv_state_indices, initial_state_idx)
         last = _pick(conv_state_indices, block_idx_last_scheduled_token)
     known = first != pad_slot_id
-    skip = 0 if num_accepted_tokens is None else (num_accepted_tokens.long() - 1).clamp(min=0)
-    column = torch.arange(taps, device=x.device) + torch.as_tensor(skip, device=x.device)[..., None]
+    skip = torch.zeros(batch, dtype=torch.int64, device=x.device)
+    if num_accepted_tokens is not None:
+        skip = (num_accepted_tokens[:batch].long() - 1).clamp(min=0)
+    column = torch.arange(taps, device=x.device) + skip[:, None]
     state = conv_state[first.clamp(min=0).long()].transpose(1, 2)
-    column = column.expand(batch, taps).clamp(max=state.shape[1] - 1)
+    column = column.clamp(max=state.shape[1] - 1)
     history = state.gather(1, column[:, :, None].expand(-1, -1, state.shape[2])).float()
     history = torch.where(known[:, None, None], history, 0.0)
     wide = flat.float()
@@ -177,7 +200,7 @@ def causal_conv1d_update(
         kept = conv_state[last.clamp(min=0).long(), :, :columns].transpose(1, 2)
         inside = torch.arange(columns, device=x.device) < (taps - 1 + sequences.lengths)[:, None]
         _store(conv_state, last, changed, torch.where(inside[:, :, None], newest, kept.float()))
-    y = torch.where(known[sequences.owner][:, None], y, flat)
+    y = torch.where(sequences.have(known)[:, None], y, flat)
     if work.dim() == 3:
         y = y.view(work.shape[0], work.shape[2], work.shape[1]).transpose(1, 2)
     work.copy_(y)

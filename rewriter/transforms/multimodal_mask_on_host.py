@@ -14,6 +14,9 @@ The masks of plugins that still make them on the device work as before. So
 does the one that the second runner makes on the device in a step of decodes
 alone, when there is nothing to merge. torch itself copies the positions
 that index a tensor to the device, and may wait for that copy.
+
+Needs `multimodal_merge`: the code that it replaces wants mask and embeddings
+on one device.
 """
 
 from rewriter.edits import In, replace

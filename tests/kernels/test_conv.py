@@ -187,3 +187,20 @@ def test_sizes_that_break_vllms_grid(ops, monkeypatch):
     assert sizes == [48, 48, 48]
     with dispatch.override("upstream"), ascend_grids(), pytest.raises(GridTooLarge):
         ops.causal_conv1d_update(x.clone(), states, weight)
+
+
+@pytest.mark.parametrize("longer", ["indices", "lengths"])
+def test_padded_arguments(cores, longer):
+    """In graph mode there are more indices than sequences, or more (empty) sequences."""
+    call = update_call(5, channels=9, drafts=2)
+    if longer == "indices":
+        more = torch.full((3,), 2, dtype=torch.int32)
+        call["conv_state_indices"] = torch.cat([call["conv_state_indices"], more])
+    else:
+        last = call["query_start_loc"][-1:]
+        call["query_start_loc"] = torch.cat([call["query_start_loc"], last, last])
+    call["x"] = torch.cat([call["x"], torch.randn(4, 9)])
+    check_update(kernels.causal_conv1d_update, reference.causal_conv1d_update, call)
+    given = copied(call)
+    y = reference.causal_conv1d_update(**given)
+    assert y[-4:].equal(call["x"][-4:]), "tokens of no sequence stay"

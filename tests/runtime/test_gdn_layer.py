@@ -178,6 +178,7 @@ def more(**fields: object) -> SimpleNamespace:
     ],
 )
 def test_what_switches_flash_comm_on(monkeypatch, ranks, value, config, on: bool) -> None:
+    monkeypatch.setattr(sp, "_configured", False)
     ranks(4, config)
     if value is not None:
         monkeypatch.setenv("VLLM_ASCEND_ENABLE_FLASHCOMM1", value)
@@ -297,3 +298,18 @@ def test_without_a_connector_or_an_npu_not_even_the_context_is_asked(
     step.context = None
     gdn.after_core_attention("layers.0")
     assert connector.calls == []
+
+
+def test_the_configuration_is_remembered_for_the_steps(monkeypatch, ranks) -> None:
+    """vLLM shows it while it builds a model, and not in a forward pass."""
+    monkeypatch.setattr(sp, "_configured", False)
+    ranks(4, None)
+    assert not sp.enabled()
+    ranks(4, more(enable_flashcomm1=True))
+    assert sp.enabled()
+    ranks(4, None)
+    assert sp.enabled()
+    ranks(4, more())
+    assert not sp.enabled()
+    ranks(4, None)
+    assert not sp.enabled()
