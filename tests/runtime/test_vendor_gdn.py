@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +14,12 @@ from ascend_runtime import dispatch
 from ascend_runtime.reference import gdn as reference
 from ascend_runtime.vendor import gdn as vendor
 
-#: Of torch_npu 2.9.0.
 SCHEMA = (
-    "npu_recurrent_gated_delta_rule(Tensor query, Tensor key, Tensor value, Tensor(a!) state, *,"
-    " Tensor? beta=None, float? scale=None, Tensor? actual_seq_lengths=None,"
-    " Tensor? ssm_state_indices=None, Tensor? num_accepted_tokens=None, Tensor? g=None,"
-    " Tensor? gk=None) -> Tensor"
+    Path(__file__)
+    .with_name("torch_npu_2.9.0_schemas.txt")
+    .read_text("utf-8")
+    .removeprefix("npu::")
+    .strip()
 )
 BF16 = torch.bfloat16
 
