@@ -1,15 +1,17 @@
-"""An out-of-tree vLLM platform that generates on the CPU with torch alone.
+"""An out-of-tree vLLM platform that generates on the host with torch alone.
 
 vLLM's own CPU platform needs its C++ extension; this one needs neither that nor Triton, so the
 pure-Python wheel runs whole models: dense and mixture-of-experts decoders, sliding windows, chunked
 prefill, prefix caching, tensor parallelism over gloo. Not supported: MLA and sparse attention,
 ALiBi, soft caps and sinks, quantized weights, torch.compile, CUDA graphs.
 
-vLLM finds it by the entry point that `install` writes.
+Its device is "cpu", or with TORCH_PLATFORM_DEVICE=npu the "npu" on host memory of `npu_device`. vLLM
+finds it by the entry point that `install` writes.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +20,8 @@ _HERE = Path(__file__).parent
 
 def register() -> str:
     """Return the platform's class; vLLM calls this through the entry point."""
+    if os.environ.get("TORCH_PLATFORM_DEVICE") == "npu":
+        return "torch_platform.npu.NpuPlatform"
     return "torch_platform.platform.TorchPlatform"
 
 

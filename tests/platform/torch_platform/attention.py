@@ -167,9 +167,12 @@ class TorchAttention(AttentionImpl[TorchAttentionMetadata]):
         kv_cache: torch.Tensor,
         batch: TorchAttentionMetadata,
     ) -> None:
-        slots = batch.slot_mapping[: batch.num_actual_tokens]
+        slots = batch.slot_mapping[: batch.num_actual_tokens].long()
+        used = slots >= 0  # the others are padding
+        # Blocks beside Mamba states are apart, so the cache cannot be seen as one row of slots.
+        at = slots[used] // kv_cache.shape[2], slots[used] % kv_cache.shape[2]
         for cache, new in zip(kv_cache.unbind(0), (key, value), strict=True):
-            cache.view(-1, *cache.shape[2:])[slots] = new[: batch.num_actual_tokens].to(cache.dtype)
+            cache[at] = new[: batch.num_actual_tokens][used].to(cache.dtype)
 
     @staticmethod
     def _read(

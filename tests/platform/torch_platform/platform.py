@@ -23,6 +23,7 @@ class TorchPlatform(Platform):
     dispatch_key = "CPU"
     dist_backend = "gloo"
     device_control_env_var = "CPU_VISIBLE_MEMORY_NODES"
+    worker = "torch_platform.worker.TorchWorker"
     simple_compile_backend = "eager"  # inductor would call a C++ compiler at run time
 
     @property
@@ -115,7 +116,7 @@ class TorchPlatform(Platform):
         vllm_config.scheduler_config.async_scheduling = False
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
-            parallel.worker_cls = "torch_platform.worker.TorchWorker"
+            parallel.worker_cls = cls.worker
         parallel.disable_custom_all_reduce = True
         parallel.enable_dbo = False
         gib = float(os.environ.get("TORCH_PLATFORM_KV_GIB", "0.25"))
