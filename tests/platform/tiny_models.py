@@ -60,14 +60,14 @@ FAMILIES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[st
         Qwen3NextForCausalLM,
         {
             "num_hidden_layers": 4,
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
+            "num_experts": 4,
+            "num_experts_per_tok": 4,  # rounding must not route a token elsewhere
             "moe_intermediate_size": 64,
             "shared_expert_intermediate_size": 64,
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 4,
             "linear_key_head_dim": 32,
-            "linear_value_head_dim": 32,
+            "linear_value_head_dim": 64,  # a state is as large as the keys of 128 tokens
         },
     ),
 }
@@ -102,6 +102,11 @@ def save_tokenizer(
     fast.chat_template = _CHAT_TEMPLATE
     fast.save_pretrained(folder)
     return fast
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a folder that `save_tokenizer` filled."""
+    return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def save_model(folder: Path, family: str = "qwen3", seed: int = 0, **changed: Any) -> Path:

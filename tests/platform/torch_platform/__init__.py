@@ -26,9 +26,14 @@ def register() -> str:
 
 
 def install(site: Path) -> None:
-    """Put the package, with its entry point, into a folder of importable packages."""
-    target = site / _HERE.name
-    shutil.copytree(_HERE, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    """Put the package, its entry point and `npu_device` into a folder of importable packages."""
+    for source in (_HERE, _HERE.with_name("npu_device")):
+        shutil.copytree(
+            source,
+            site / source.name,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     info = site / "torch_platform-1.0.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-platform\nVersion: 1.0\n")

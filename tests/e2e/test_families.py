@@ -1,0 +1,52 @@
+"""Families of models, on both devices and runners: the greedy tokens are those of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from e2e_kit import Ground, Run, by_transformers, deficits, prompts
+from transformers import AutoModelForCausalLM
+
+COUNT = 24
+DENSE = ("qwen3", "llama", "mistral", "qwen3_moe")
+
+
+def run(e2e: Ground, family: str, **options: Any) -> Run:
+    folder = e2e.model(family)
+    return Run(folder, prompts(folder), options, again=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "v2"),
+    [
+        ("cpu", False),
+        pytest.param("cpu", True),
+        pytest.param("npu", False),
+        pytest.param("npu", True),
+    ],
+)
+def test_tokens_are_those_of_transformers(e2e: Ground, device: str, v2: bool) -> None:
+    families = [family for family in DENSE if not (v2 and family == "mistral")]
+    runs = [run(e2e, family) for family in families]
+    results = e2e.generate(*runs, device=device, v2=v2)
+    for one, result in zip(runs, results, strict=True):
+        wanted = by_transformers(one.folder, one.prompts, COUNT)
+        assert max(map(len, one.prompts)) > 96, "longer than a chunk of prefill"
+        assert result["tokens"] == result["again"]["tokens"] == wanted, one.folder.name
+        assert len({token for tokens in wanted for token in tokens}) > 20
+        assert sum(result["cached"]) == 0
+        assert sum(result["again"]["cached"]) > 0  # the second time, from the prefix cache
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_hybrid_models(e2e: Ground, device: str) -> None:
+    """Gated delta nets run in 16 bit only: a token may differ where two are as good."""
+    folder = e2e.model("qwen3_next")
+    asked = Run(folder, prompts(folder), {"dtype": "float16", "max_num_batched_tokens": 256})
+    (result,) = e2e.generate(asked, device=device)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    lacks = torch.cat(deficits(model, asked.prompts, result["tokens"]))
+    assert lacks.max() < 0.02
+    assert (lacks == 0).float().mean() > 0.95
