@@ -5,8 +5,8 @@ pure-Python wheel runs whole models: dense and mixture-of-experts decoders, slid
 prefill, prefix caching, tensor parallelism over gloo. Not supported: MLA and sparse attention,
 ALiBi, soft caps and sinks, quantized weights, torch.compile, CUDA graphs.
 
-Its device is "cpu", or with TORCH_PLATFORM_DEVICE=npu the "npu" on host memory of `npu_device`. vLLM
-finds it by the entry point that `install` writes.
+Its device is "cpu", or with TORCH_PLATFORM_DEVICE=npu the "npu" on host memory of `npu_device`.
+vLLM finds it by the entry point that `install` writes.
 """
 
 from __future__ import annotations

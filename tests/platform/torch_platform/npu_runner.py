@@ -11,7 +11,6 @@ import math
 from dataclasses import replace
 
 import torch
-from ascend_runtime.hybrid_kv import contiguous_layout
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     FullAttentionSpec,
@@ -20,6 +19,8 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from ascend_runtime.hybrid_kv import contiguous_layout
 
 
 class NpuModelRunner(GPUModelRunner):

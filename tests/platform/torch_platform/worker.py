@@ -1,4 +1,4 @@
-"""The workers: vLLM's own, less what needs its C++ extension or a device's memory to be measured."""
+"""The workers: vLLM's own, less what needs its C++ extension or measures a device's memory."""
 
 from __future__ import annotations
 

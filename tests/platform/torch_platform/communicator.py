@@ -1,0 +1,35 @@
+"""Collectives of the platform with the device of type "npu"."""
+
+from __future__ import annotations
+
+import torch
+from vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
+
+
+class StagedCommunicator(DeviceCommunicatorBase):
+    """vLLM's plain communicator by way of host tensors: gloo takes none of an NPU."""
+
+    def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Join the ranks' tensors along a dimension."""
+        return super().all_gather(input_.cpu(), dim).to(input_.device)
+
+    def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Add the ranks' tensors, and keep this rank's piece of a dimension."""
+        return super().reduce_scatter(input_.cpu(), dim).to(input_.device)
+
+    def gather(self, input_: torch.Tensor, dst: int = 0, dim: int = -1) -> torch.Tensor | None:
+        """Join the ranks' tensors at one rank."""
+        joined = super().gather(input_.cpu(), dst, dim)
+        return None if joined is None else joined.to(input_.device)
+
+    def send(self, tensor: torch.Tensor, dst: int | None = None) -> None:
+        """Send a tensor to a rank."""
+        super().send(tensor.cpu(), dst)
+
+    def recv(self, size: torch.Size, dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
+        """Receive a tensor from a rank."""
+        device, self.device = self.device, torch.device("cpu")
+        try:
+            return super().recv(size, dtype, src).to(device)
+        finally:
+            self.device = device
