@@ -99,7 +99,7 @@ def _change(
 
 def _reason(row: Row) -> str:
     """Say in a few words why a launch does not get to the end."""
-    why = row["why"].partition(" | ")[0].removeprefix("error: ").removeprefix("Error: ")
+    why = row["why"].partition(" | ")[0].removeprefix("error: ")
     overflow = re.search(r"ub overflow, requires (\d+) bits", row["why"])
     if overflow:
         return f"needs {int(overflow[1]):,} bits of the buffer"

@@ -30,6 +30,8 @@ from ci.kernel_cases import Case, Maker, load
 
 ARCH = os.environ["TRITON_ASCEND_ARCH"]
 _TO_BINARY = "ConvertLinalgRToBinary"
+#: What the passes of AscendNPU-IR add to each error.
+_OF_ANY = "Failed to run BiShengHIR pipeline"
 
 
 class _Utils:
@@ -111,9 +113,24 @@ def success(kernel: str, code: str, programs: int) -> dict[str, Any]:
 def failure(kernel: str, message: str) -> dict[str, Any]:
     """Describe a launch that a compiler refused."""
     stage = "lowered" if _TO_BINARY in message else "failed"
-    told = re.findall(r"error: [^\n]*|Error: [^\n]*|LLVM ERROR[^\n]*", message)
-    why = " | ".join(dict.fromkeys(told)) or message.strip().splitlines()[-1]
+    told = list(dict.fromkeys(re.findall(r"error: [^\n]*|Error: [^\n]*|LLVM ERROR[^\n]*", message)))
+    why = " | ".join([one for one in told if _OF_ANY not in one] or told) or _abort(message)
     return {"kernel": kernel, "stage": stage, "ub_bits": None, "why": why[:400]}
+
+
+def _abort(message: str) -> str:
+    """Find what a compiler broke on that names no error: an assertion, or an exception in others."""
+    failed = re.search(r"Assertion `[^'\n]*' failed", message)
+    if failed:
+        return f"the compiler aborts: {failed[0]}"
+    plain = re.sub(r"[\\\"']", "", message)
+    names = list(re.finditer(r"(\w+Error)\(", plain))
+    if names:
+        text = plain[names[-1].end() :].partition("\n")[0]
+        while text.count(")") > text.count("("):
+            text = text[: text.rindex(")")]
+        return f"{names[-1][1]}: {text}"
+    return message.strip().splitlines()[-1]
 
 
 def buffer_bits(code: str) -> int:
