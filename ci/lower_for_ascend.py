@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--also-ir", metavar="VERSION", action="append", default=[], help="for the page; repeat"
     )
     parser.add_argument("--json", metavar="FILE", help="write the table as JSON too")
-    parser.add_argument("--page", metavar="FILE", type=Path, help="bring a page's tables up to date")
+    parser.add_argument(
+        "--page", metavar="FILE", type=Path, help="bring a page's tables up to date"
+    )
     options = parser.parse_args(arguments)
     try:
         rows = lower(options)
@@ -153,9 +155,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         mine = [row for row in rows if row["whose"] == whose]
         good = sum(row["stage"] == "fits" for row in mine)
         name = "" if whose == OURS else f" of {whose} kernels"
-        print(
-            f"{good} of {len(mine)} launches{name} lower for Ascend and fit its unified buffer"
-        )
+        print(f"{good} of {len(mine)} launches{name} lower for Ascend and fit its unified buffer")
 
 
 if __name__ == "__main__":

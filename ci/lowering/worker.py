@@ -119,7 +119,7 @@ def failure(kernel: str, message: str) -> dict[str, Any]:
 
 
 def _abort(message: str) -> str:
-    """Find what a compiler broke on that names no error: an assertion, or an exception in others."""
+    """Find what a compiler broke on that names no error: an assertion, or a nested exception."""
     failed = re.search(r"Assertion `[^'\n]*' failed", message)
     if failed:
         return f"the compiler aborts: {failed[0]}"
