@@ -121,7 +121,6 @@ def run(
 
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write the tables into their places on the page, and nothing else."""
-    text = options.page.read_text("utf-8")
     judged = [row for row in rows if row["whose"] == OURS]
     tables = {"our kernels": page.ours(judged)}
     if options.upstream:
@@ -131,7 +130,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         for version in options.also_ir:
             versions[version] = run(options.names, tools.install(version), options.arch)
         tables["versions"] = page.versions(versions)
-    options.page.write_text(page.fill(text, tables), "utf-8")
+    options.page.write_text(page.fill(options.page.read_text("utf-8"), tables), "utf-8")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

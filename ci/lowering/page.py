@@ -9,7 +9,7 @@ from typing import Any
 from ascend_runtime.operations import OPERATIONS
 from ci.lowering.tools import UB_BITS
 
-#: Plans of one compiler differ by a twentieth from run to run.
+#: Plans of one compiler differ by some percent from run to run.
 NOISE = 0.1
 
 Row = dict[str, Any]
