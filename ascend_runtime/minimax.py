@@ -1,13 +1,19 @@
-"""What vLLM's configuration asks about MiniMax-M2 models."""
+"""What vLLM asks about MiniMax-M2: its configuration, and the norms in its attention."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, Literal, cast
+
+import torch
 
 from ascend_runtime.device import is_npu
+from ascend_runtime.dispatch import choice, op
 from ascend_runtime.log import logger
+from ascend_runtime.reference import minimax as reference
+from ascend_runtime.reference.minimax import AllReduce
 
 _log = logger(__name__)
 _MODEL_TYPE = "minimax_m2"
@@ -52,3 +58,91 @@ def ensure_hccl_expansion(
     env[_EXPANSION] = "AIV"
     _log.info("%s=AIV is set, for the graphs of MiniMax-M2", _EXPANSION)
     return "set"
+
+
+_norm = op("minimax.norm_qk")(reference.norm_qk)
+_norm_rope = op("minimax.fused_qkv_norm_rope")(reference.fused_qkv_norm_rope)
+
+
+def has_fused_qk(q: torch.Tensor) -> bool:
+    """Whether `norm_qk` has a kernel for tensors like `q`; what vLLM does is right everywhere."""
+    return _has_kernel("minimax.norm_qk", q.device.type)
+
+
+def norm_qk(
+    q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor, all_reduce: AllReduce
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Norm queries and keys over all heads of all ranks, each with its own eps and weight.
+
+    Args:
+        q_norm, k_norm: vLLM's MiniMaxText01RMSNormTP.
+        q, k: [T, Q] and [T, K], the heads of this rank, any float, may be strided.
+        all_reduce: float32 [T, 2] -> its sum over the ranks; not called for one rank.
+
+    Returns: as `q` and `k`, contiguous, rounded once.
+    """
+    args = (q, k, q_norm.weight, k_norm.weight, q_norm.variance_epsilon, k_norm.variance_epsilon)
+    return cast("tuple[torch.Tensor, torch.Tensor]", _norm(*args, q_norm.tp_world, all_reduce))
+
+
+def use_fused_qkv(attention: Any, qkv: torch.Tensor, positions: torch.Tensor) -> bool:
+    """Whether `fused_qkv_norm_rope` has a kernel for a layer, and does what its rotation does.
+
+    That is vLLM's plain rotation, in GPT-NeoX's style, or what the platform put in its place;
+    others may do more than their table of cosines and sines says. Positions must be one for each
+    token, [T], and the table where `qkv` is.
+    """
+    rotary = attention.rotary_emb
+    return (
+        _has_kernel("minimax.fused_qkv_norm_rope", qkv.device.type)
+        and _is_plain(type(rotary))
+        and rotary.is_neox_style
+        and rotary.head_size == attention.head_dim
+        and positions.dim() == 1
+        and qkv.dim() == 2
+        and rotary.cos_sin_cache.device == qkv.device
+    )
+
+
+def fused_qkv_norm_rope(
+    attention: Any, qkv: torch.Tensor, positions: torch.Tensor, all_reduce: AllReduce
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Split, norm and rotate what the projections of a layer gave, with one rounding.
+
+    Args:
+        attention: vLLM's MiniMaxM2Attention.
+        qkv: [T, q_size + 2 * kv_size], any float.
+        positions: [T], integers.
+        all_reduce: see `norm_qk`.
+
+    Returns: q [T, q_size] and k [T, kv_size], contiguous; v [T, kv_size], a view.
+    """
+    q_norm, k_norm, rotary = attention.q_norm, attention.k_norm, attention.rotary_emb
+    found = _norm_rope(
+        qkv,
+        q_norm.weight,
+        k_norm.weight,
+        positions,
+        rotary.cos_sin_cache,
+        attention.q_size,
+        attention.kv_size,
+        attention.head_dim,
+        rotary.rotary_dim,
+        q_norm.variance_epsilon,
+        k_norm.variance_epsilon,
+        q_norm.tp_world,
+        all_reduce,
+    )
+    return cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", found)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_kernel(name: str, device_type: str) -> bool:
+    return choice(name, device_type) == "kernel"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_plain(kind: type) -> bool:
+    plain = import_module("vllm.model_executor.layers.rotary_embedding").RotaryEmbedding
+    ours = import_module("vllm.model_executor.custom_op").op_registry_oot
+    return kind in (plain, ours.get(plain.__name__))
