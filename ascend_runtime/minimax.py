@@ -64,9 +64,13 @@ _norm = op("minimax.norm_qk")(reference.norm_qk)
 _norm_rope = op("minimax.fused_qkv_norm_rope")(reference.fused_qkv_norm_rope)
 
 
-def has_fused_qk(q: torch.Tensor) -> bool:
-    """Whether `norm_qk` has a kernel for tensors like `q`; what vLLM does is right everywhere."""
-    return _has_kernel("minimax.norm_qk", q.device.type)
+def has_fused_qk(q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether a kernel does `norm_qk` for these; if not, vLLM's own lines are right."""
+    if not _has_kernel("minimax.norm_qk", q.device.type):
+        return False
+    from ascend_runtime.kernels import minimax as kernels
+
+    return kernels.norm_qk_fits(*_norm_arguments(q_norm, k_norm, q, k, _no_reduce))
 
 
 def norm_qk(
@@ -81,19 +85,19 @@ def norm_qk(
 
     Returns: as `q` and `k`, contiguous, rounded once.
     """
-    args = (q, k, q_norm.weight, k_norm.weight, q_norm.variance_epsilon, k_norm.variance_epsilon)
-    return cast("tuple[torch.Tensor, torch.Tensor]", _norm(*args, q_norm.tp_world, all_reduce))
+    found = _norm(*_norm_arguments(q_norm, k_norm, q, k, all_reduce))
+    return cast("tuple[torch.Tensor, torch.Tensor]", found)
 
 
 def use_fused_qkv(attention: Any, qkv: torch.Tensor, positions: torch.Tensor) -> bool:
-    """Whether `fused_qkv_norm_rope` has a kernel for a layer, and does what its rotation does.
+    """Whether a kernel does `fused_qkv_norm_rope` for a layer, and as its rotation would.
 
     That is vLLM's plain rotation, in GPT-NeoX's style, or what the platform put in its place;
     others may do more than their table of cosines and sines says. Positions must be one for each
     token, [T], and the table where `qkv` is.
     """
     rotary = attention.rotary_emb
-    return (
+    if not (
         _has_kernel("minimax.fused_qkv_norm_rope", qkv.device.type)
         and _is_plain(type(rotary))
         and rotary.is_neox_style
@@ -101,7 +105,12 @@ def use_fused_qkv(attention: Any, qkv: torch.Tensor, positions: torch.Tensor) ->
         and positions.dim() == 1
         and qkv.dim() == 2
         and rotary.cos_sin_cache.device == qkv.device
-    )
+    ):
+        return False
+    from ascend_runtime.kernels import minimax as kernels
+
+    arguments = _norm_rope_arguments(attention, qkv, positions, _no_reduce)
+    return kernels.fused_qkv_norm_rope_fits(*arguments)
 
 
 def fused_qkv_norm_rope(
@@ -116,9 +125,25 @@ def fused_qkv_norm_rope(
         all_reduce: see `norm_qk`.
 
     Returns: q [T, q_size] and k [T, kv_size], contiguous; v [T, kv_size], a view.
+
+    Raises ValueError if positions are not one for each token.
     """
+    found = _norm_rope(*_norm_rope_arguments(attention, qkv, positions, all_reduce))
+    return cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", found)
+
+
+def _norm_arguments(
+    q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor, all_reduce: AllReduce
+) -> tuple[Any, ...]:
+    eps = q_norm.variance_epsilon, k_norm.variance_epsilon
+    return q, k, q_norm.weight, k_norm.weight, *eps, q_norm.tp_world, all_reduce
+
+
+def _norm_rope_arguments(
+    attention: Any, qkv: torch.Tensor, positions: torch.Tensor, all_reduce: AllReduce
+) -> tuple[Any, ...]:
     q_norm, k_norm, rotary = attention.q_norm, attention.k_norm, attention.rotary_emb
-    found = _norm_rope(
+    return (
         qkv,
         q_norm.weight,
         k_norm.weight,
@@ -133,16 +158,20 @@ def fused_qkv_norm_rope(
         q_norm.tp_world,
         all_reduce,
     )
-    return cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", found)
+
+
+def _no_reduce(squares: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("only asked whether a kernel fits")
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernel(name: str, device_type: str) -> bool:
-    return choice(name, device_type) == "kernel"
+    found: str = choice(name, device_type)
+    return found == "kernel"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_plain(kind: type) -> bool:
     plain = import_module("vllm.model_executor.layers.rotary_embedding").RotaryEmbedding
-    ours = import_module("vllm.model_executor.custom_op").op_registry_oot
-    return kind in (plain, ours.get(plain.__name__))
+    replacements = import_module("vllm.model_executor.custom_op").op_registry_oot
+    return kind in (plain, replacements.get(plain.__name__))

@@ -36,7 +36,7 @@ TRANSFORM = Transform(
             insert_before(
                 "orig_dtype = q.dtype",
                 """
-if ascend_runtime.minimax.has_fused_qk(q):
+if ascend_runtime.minimax.has_fused_qk(q_norm, k_norm, q, k):
     return ascend_runtime.minimax.norm_qk(
         q_norm, k_norm, q, k, tensor_model_parallel_all_reduce
     )
@@ -61,6 +61,9 @@ if ascend_runtime.minimax.use_fused_qkv(self, qkv, positions):
         Example(
             NORM,
             before="""\
+from vllm.distributed.communication_op import tensor_model_parallel_all_reduce
+
+
 class MiniMaxText01RMSNormTP(CustomOp):
     def _forward(self, x):
         orig_dtype = x.dtype
@@ -73,6 +76,7 @@ class MiniMaxText01RMSNormTP(CustomOp):
 """,
             after="""\
 import ascend_runtime.minimax
+from vllm.distributed.communication_op import tensor_model_parallel_all_reduce
 
 
 class MiniMaxText01RMSNormTP(CustomOp):
@@ -82,7 +86,7 @@ class MiniMaxText01RMSNormTP(CustomOp):
 
     @staticmethod
     def forward_qk(q_norm, k_norm, q, k):
-        if ascend_runtime.minimax.has_fused_qk(q):
+        if ascend_runtime.minimax.has_fused_qk(q_norm, k_norm, q, k):
             return ascend_runtime.minimax.norm_qk(
                 q_norm, k_norm, q, k, tensor_model_parallel_all_reduce
             )
@@ -93,6 +97,9 @@ class MiniMaxText01RMSNormTP(CustomOp):
         Example(
             MODEL,
             before="""\
+from vllm.distributed import tensor_model_parallel_all_reduce
+
+
 class MiniMaxM2Attention(nn.Module):
     def forward(self, positions, hidden_states):
         qkv, _ = self.qkv_proj(hidden_states)
@@ -103,6 +110,7 @@ class MiniMaxM2Attention(nn.Module):
 """,
             after="""\
 import ascend_runtime.minimax
+from vllm.distributed import tensor_model_parallel_all_reduce
 
 
 class MiniMaxM2Attention(nn.Module):
