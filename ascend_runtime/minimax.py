@@ -13,7 +13,6 @@ from ascend_runtime.device import is_npu
 from ascend_runtime.dispatch import choice, op
 from ascend_runtime.log import logger
 from ascend_runtime.reference import minimax as reference
-from ascend_runtime.reference.minimax import AllReduce
 
 _log = logger(__name__)
 _MODEL_TYPE = "minimax_m2"
@@ -70,22 +69,21 @@ def has_fused_qk(q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor) -> 
         return False
     from ascend_runtime.kernels import minimax as kernels
 
-    return kernels.norm_qk_fits(*_norm_arguments(q_norm, k_norm, q, k, _no_reduce))
+    return kernels.norm_qk_fits(*_norm_arguments(q_norm, k_norm, q, k))
 
 
 def norm_qk(
-    q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor, all_reduce: AllReduce
+    q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Norm queries and keys over all heads of all ranks, each with its own eps and weight.
 
     Args:
         q_norm, k_norm: vLLM's MiniMaxText01RMSNormTP.
         q, k: [T, Q] and [T, K], the heads of this rank, any float, may be strided.
-        all_reduce: float32 [T, 2] -> its sum over the ranks; not called for one rank.
 
     Returns: as `q` and `k`, contiguous, rounded once.
     """
-    found = _norm(*_norm_arguments(q_norm, k_norm, q, k, all_reduce))
+    found = _norm(*_norm_arguments(q_norm, k_norm, q, k))
     return cast("tuple[torch.Tensor, torch.Tensor]", found)
 
 
@@ -109,12 +107,12 @@ def use_fused_qkv(attention: Any, qkv: torch.Tensor, positions: torch.Tensor) ->
         return False
     from ascend_runtime.kernels import minimax as kernels
 
-    arguments = _norm_rope_arguments(attention, qkv, positions, _no_reduce)
+    arguments = _norm_rope_arguments(attention, qkv, positions)
     return kernels.fused_qkv_norm_rope_fits(*arguments)
 
 
 def fused_qkv_norm_rope(
-    attention: Any, qkv: torch.Tensor, positions: torch.Tensor, all_reduce: AllReduce
+    attention: Any, qkv: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Split, norm and rotate what the projections of a layer gave, with one rounding.
 
@@ -122,25 +120,22 @@ def fused_qkv_norm_rope(
         attention: vLLM's MiniMaxM2Attention.
         qkv: [T, q_size + 2 * kv_size], any float.
         positions: [T], integers.
-        all_reduce: see `norm_qk`.
 
     Returns: q [T, q_size] and k [T, kv_size], contiguous; v [T, kv_size], a view.
 
     Raises ValueError if positions are not one for each token.
     """
-    found = _norm_rope(*_norm_rope_arguments(attention, qkv, positions, all_reduce))
+    found = _norm_rope(*_norm_rope_arguments(attention, qkv, positions))
     return cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", found)
 
 
-def _norm_arguments(
-    q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor, all_reduce: AllReduce
-) -> tuple[Any, ...]:
+def _norm_arguments(q_norm: Any, k_norm: Any, q: torch.Tensor, k: torch.Tensor) -> tuple[Any, ...]:
     eps = q_norm.variance_epsilon, k_norm.variance_epsilon
-    return q, k, q_norm.weight, k_norm.weight, *eps, q_norm.tp_world, all_reduce
+    return q, k, q_norm.weight, k_norm.weight, *eps, q_norm.tp_world, _all_reduce
 
 
 def _norm_rope_arguments(
-    attention: Any, qkv: torch.Tensor, positions: torch.Tensor, all_reduce: AllReduce
+    attention: Any, qkv: torch.Tensor, positions: torch.Tensor
 ) -> tuple[Any, ...]:
     q_norm, k_norm, rotary = attention.q_norm, attention.k_norm, attention.rotary_emb
     return (
@@ -156,12 +151,13 @@ def _norm_rope_arguments(
         q_norm.variance_epsilon,
         k_norm.variance_epsilon,
         q_norm.tp_world,
-        all_reduce,
+        _all_reduce,
     )
 
 
-def _no_reduce(squares: torch.Tensor) -> torch.Tensor:
-    raise AssertionError("only asked whether a kernel fits")
+def _all_reduce(squares: torch.Tensor) -> torch.Tensor:
+    reduce = import_module("vllm.distributed").tensor_model_parallel_all_reduce
+    return cast("torch.Tensor", reduce(squares))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -37,9 +37,7 @@ TRANSFORM = Transform(
                 "orig_dtype = q.dtype",
                 """
 if ascend_runtime.minimax.has_fused_qk(q_norm, k_norm, q, k):
-    return ascend_runtime.minimax.norm_qk(
-        q_norm, k_norm, q, k, tensor_model_parallel_all_reduce
-    )
+    return ascend_runtime.minimax.norm_qk(q_norm, k_norm, q, k)
 """,
             ),
         ),
@@ -48,9 +46,7 @@ if ascend_runtime.minimax.has_fused_qk(q_norm, k_norm, q, k):
                 "qkv, _ = self.qkv_proj(hidden_states)",
                 """
 if ascend_runtime.minimax.use_fused_qkv(self, qkv, positions):
-    q, k, v = ascend_runtime.minimax.fused_qkv_norm_rope(
-        self, qkv, positions, tensor_model_parallel_all_reduce
-    )
+    q, k, v = ascend_runtime.minimax.fused_qkv_norm_rope(self, qkv, positions)
     output, _ = self.o_proj(self.attn(q, k, v))
     return output
 """,
@@ -61,9 +57,6 @@ if ascend_runtime.minimax.use_fused_qkv(self, qkv, positions):
         Example(
             NORM,
             before="""\
-from vllm.distributed.communication_op import tensor_model_parallel_all_reduce
-
-
 class MiniMaxText01RMSNormTP(CustomOp):
     def _forward(self, x):
         orig_dtype = x.dtype
@@ -76,7 +69,6 @@ class MiniMaxText01RMSNormTP(CustomOp):
 """,
             after="""\
 import ascend_runtime.minimax
-from vllm.distributed.communication_op import tensor_model_parallel_all_reduce
 
 
 class MiniMaxText01RMSNormTP(CustomOp):
@@ -87,9 +79,7 @@ class MiniMaxText01RMSNormTP(CustomOp):
     @staticmethod
     def forward_qk(q_norm, k_norm, q, k):
         if ascend_runtime.minimax.has_fused_qk(q_norm, k_norm, q, k):
-            return ascend_runtime.minimax.norm_qk(
-                q_norm, k_norm, q, k, tensor_model_parallel_all_reduce
-            )
+            return ascend_runtime.minimax.norm_qk(q_norm, k_norm, q, k)
         orig_dtype = q.dtype
         return normed(q).to(orig_dtype), normed(k).to(orig_dtype)
 """,
@@ -97,9 +87,6 @@ class MiniMaxText01RMSNormTP(CustomOp):
         Example(
             MODEL,
             before="""\
-from vllm.distributed import tensor_model_parallel_all_reduce
-
-
 class MiniMaxM2Attention(nn.Module):
     def forward(self, positions, hidden_states):
         qkv, _ = self.qkv_proj(hidden_states)
@@ -110,16 +97,13 @@ class MiniMaxM2Attention(nn.Module):
 """,
             after="""\
 import ascend_runtime.minimax
-from vllm.distributed import tensor_model_parallel_all_reduce
 
 
 class MiniMaxM2Attention(nn.Module):
     def forward(self, positions, hidden_states):
         qkv, _ = self.qkv_proj(hidden_states)
         if ascend_runtime.minimax.use_fused_qkv(self, qkv, positions):
-            q, k, v = ascend_runtime.minimax.fused_qkv_norm_rope(
-                self, qkv, positions, tensor_model_parallel_all_reduce
-            )
+            q, k, v = ascend_runtime.minimax.fused_qkv_norm_rope(self, qkv, positions)
             output, _ = self.o_proj(self.attn(q, k, v))
             return output
         q, k, v = qkv.split([self.q_size, self.kv_size, self.kv_size], dim=-1)
