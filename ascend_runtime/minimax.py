@@ -156,8 +156,12 @@ def _norm_rope_arguments(
 
 
 def _all_reduce(squares: torch.Tensor) -> torch.Tensor:
-    reduce = import_module("vllm.distributed").tensor_model_parallel_all_reduce
-    return cast("torch.Tensor", reduce(squares))
+    # A statement: Dynamo traces no `import_module`.
+    from vllm.distributed import (  # type: ignore[import-not-found, unused-ignore]
+        tensor_model_parallel_all_reduce,
+    )
+
+    return cast("torch.Tensor", tensor_model_parallel_all_reduce(squares))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
