@@ -1,7 +1,7 @@
 """Norm MiniMax-M2's queries and keys with kernels for NPUs.
 
 Its attention norms queries and keys over all heads of all tensor-parallel
-ranks, in some fifteen torch operators, each a pass over memory, and then
+ranks, in some twenty torch operators, each a pass over memory, and then
 rotates them with another. Where `ascend_runtime` has Triton kernels for the
 device, they do it in two passes: one for the mean squares of both, which
 one all-reduce adds up as before, one for the rest. In 16 bit the result is
