@@ -221,7 +221,8 @@ def _candidates(operation: Operation, device_type: str, forced: str | None) -> l
         lacks = [lack for one in found for lack in missing(one)]
         if lacks:
             raise RuntimeError(f"{operation.name}: its {forced} needs {', '.join(lacks)}")
-        return [*found, *(operation.implementations[-1:] if forced == "vendor" else ())]
+        takes_all = found[-1].fits is None
+        return [*found, *(() if takes_all else operation.implementations[-1:])]
     if device_type != "npu":
         return [operation.implementations[-1]]
     soc = device.soc_name()

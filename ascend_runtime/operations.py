@@ -88,6 +88,8 @@ OPERATIONS: Final = {
         _operation("gdn.gating"),
         _operation("gdn.olmo_gating"),
         _operation("gdn.split_qkvzba"),
+        _operation("minimax.fused_qkv_norm_rope", kernel_fits=True),
+        _operation("minimax.norm_qk", kernel_fits=True),
         _operation("norm.l2norm_fwd", kernel_fits=True),
         _operation("norm.layer_norm_fwd", kernel_fits=True),
         _operation("rejection.greedy"),

@@ -7,7 +7,12 @@ and from there through the passes of AscendNPU-IR, which plan the unified buffer
 bits it takes; a launch that does not fit fails). The last, closed step of CANN is not there: no
 device code is made, and nothing runs. The compilers are installed into a cache folder.
 
-Exit status 0 if every launch gets to the end, 1 if not, 2 for bad input.
+With --upstream the table also has vLLM's own kernels, those that ours replace and those that an NPU
+runs as they are; with --edited those that we edit, from the patched tree. A launch of more programs
+than Ascend's launcher takes is "refused". --page writes the tables of a page of documentation.
+
+Exit status 0 if every launch of our kernels, and of edited ones, gets to the end, 1 if not, 2 for
+bad input.
 """
 
 from __future__ import annotations
@@ -25,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ci import kernel_cases  # noqa: E402
-from ci.lowering import tools  # noqa: E402
+from ci.lowering import page, tools  # noqa: E402
 
-STAGES = ("lowered", "fits")
+OURS, VLLMS, EDITED = "ours", "vLLM's", "vLLM's, edited"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,33 +41,60 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="operation", help="default: all")
     parser.add_argument("--upstream", metavar="SITE", help="vLLM's own kernels, from this folder")
+    parser.add_argument("--edited", metavar="SITE", help="those that we edit, from a patched tree")
     parser.add_argument("--arch", default="Ascend910B1", help="chip (default Ascend910B1)")
     parser.add_argument("--ir", default="1.0.0", help="version of ascendnpu-ir (default 1.0.0)")
+    parser.add_argument(
+        "--also-ir", metavar="VERSION", action="append", default=[], help="for the page; repeat"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the table as JSON too")
+    parser.add_argument(
+        "--page", metavar="FILE", type=Path, help="bring a page's tables up to date"
+    )
     options = parser.parse_args(arguments)
     try:
-        kernel_cases.load(options.names)
-        folder = tools.install(options.ir)
+        rows = lower(options)
+        show(rows)
+        if options.page:
+            write_page(options, rows)
     except (ValueError, OSError) as error:
         print(f"lower_for_ascend: {error}", file=sys.stderr)
         return 2
-    rows = run(options.names, folder, options.arch, options.upstream)
-    show(rows)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-    return 0 if rows and all(row["stage"] == "fits" for row in rows) else 1
+    judged = [row for row in rows if row["whose"] != VLLMS]
+    return 0 if judged and all(row["stage"] == "fits" for row in judged) else 1
+
+
+def lower(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile all that is asked for; the launches of an operation stand together."""
+    trees = [site for site in (options.upstream, options.edited) if site]
+    kernel_cases.load(options.names, own=bool(trees))
+    for site in trees:
+        if not (Path(site) / "vllm").is_dir():
+            raise ValueError(f"{site} has no folder vllm")
+    folder = tools.install(options.ir)
+    rows = run(options.names, folder, options.arch)
+    if options.upstream:
+        rows += run(options.names, folder, options.arch, options.upstream)
+    if options.edited and options.edited != options.upstream:
+        rows += run(options.names, folder, options.arch, options.edited, only_edited=True)
+    places = {row["operation"]: place for place, row in reversed(list(enumerate(rows)))}
+    return sorted(rows, key=lambda row: places[row["operation"]])
 
 
 def run(
-    names: list[str], folder: Path, arch: str, upstream: str | None = None
+    names: list[str],
+    folder: Path,
+    arch: str,
+    site: str | None = None,
+    only_edited: bool = False,
 ) -> list[dict[str, Any]]:
     """Compile in a process of its own, where `triton` is triton-ascend."""
     with tempfile.TemporaryDirectory() as work:
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(
-                [str(folder), str(ROOT), *([upstream] if upstream else [])]
-            ),
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), *([site] if site else [])]),
             "PATH": os.pathsep.join(
                 [str(tools.SHIM), str(folder / "ascendnpuir/bin"), os.environ["PATH"]]
             ),
@@ -74,23 +106,42 @@ def run(
         environment.pop("TRITON_INTERPRET", None)
         out = Path(work) / "rows.json"
         command = [sys.executable, "-m", "ci.lowering.worker", str(out), *names]
-        if upstream:
-            command.insert(4, "--upstream")
+        if site:
+            command.append("--edited" if only_edited else "--upstream")
         done = subprocess.run(command, env=environment, cwd=ROOT, check=False)
         if not out.is_file():
             raise RuntimeError(f"the compiling process ended with {done.returncode}")
         rows: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))
-        return rows
+    patched = site is not None and (Path(site) / "ascend_runtime").is_dir()
+    for row in rows:
+        edited = row.pop("edited") and patched
+        row["whose"] = EDITED if edited else VLLMS if site else OURS
+    return rows
+
+
+def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Write the tables into their places on the page, and nothing else."""
+    judged = [row for row in rows if row["whose"] == OURS]
+    tables = {"our kernels": page.ours(judged)}
+    if options.upstream:
+        tables["kernels of vLLM"] = page.vllms(rows)
+    if options.also_ir:
+        versions = {options.ir: judged}
+        for version in options.also_ir:
+            versions[version] = run(options.names, tools.install(version), options.arch)
+        tables["versions"] = page.versions(versions)
+    options.page.write_text(page.fill(options.page.read_text("utf-8"), tables), "utf-8")
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    head = ("operation", "launch", "kernel", "stage", "UB bits", "of")
+    head = ("operation", "launch", "whose", "kernel", "stage", "UB bits", "of")
     cells = [head]
     for row in rows:
         used = "" if row["ub_bits"] is None else f"{row['ub_bits']}"
         of = "" if row["ub_bits"] is None else f"{row['ub_bits'] / tools.UB_BITS:.0%}"
-        cells.append((row["operation"], row["label"], row["kernel"], row["stage"], used, of))
+        names = (row["operation"], row["label"], row["whose"], row["kernel"])
+        cells.append((*names, row["stage"], used, of))
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     for line in cells:
         print(
@@ -99,8 +150,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["why"]:
             print(f"{row['operation']} {row['label']} {row['kernel']}: {row['why']}")
-    good = sum(row["stage"] == "fits" for row in rows)
-    print(f"{good} of {len(rows)} launches lower for Ascend and fit its unified buffer")
+    for whose in dict.fromkeys(row["whose"] for row in rows):
+        mine = [row for row in rows if row["whose"] == whose]
+        good = sum(row["stage"] == "fits" for row in mine)
+        name = "" if whose == OURS else f" of {whose} kernels"
+        print(f"{good} of {len(mine)} launches{name} lower for Ascend and fit its unified buffer")
 
 
 if __name__ == "__main__":

@@ -211,8 +211,9 @@ def apply_penalties(
     position = expanded_local_pos.long()
     for back in range(num_speculative_tokens):
         # The draft `back` places before this row's own token, if it has so many.
-        drafted = token_ids[(row - back).clamp(min=0)].long()[:, None]
-        counts.scatter_add_(1, drafted, (back < position).to(counts.dtype)[:, None])
+        own = back < position
+        drafted = torch.where(own, token_ids[(row - back).clamp(min=0)], 0).long()
+        counts.scatter_add_(1, drafted[:, None], own.to(counts.dtype)[:, None])
     lane = torch.arange(32, dtype=torch.int32, device=logits.device)
     bits = prompt_bin_mask[request][:, :, None] >> lane & 1
     seen = (bits.flatten(1)[:, :vocab] != 0) | (counts > 0)
@@ -258,11 +259,12 @@ def post_update(
         valid = column < num_sampled
         # What is not sampled is written over itself, so that nothing has to wait for a count.
         place = (before + column).long().clamp(max=all_token_ids.shape[1] - 1)
-        token = sampled_tokens[:, column]
+        # Behind the sampled ones lies whatever was in memory, which may be no token.
+        token = torch.where(valid, sampled_tokens[:, column], 0)
         known = all_token_ids[state, place]
         all_token_ids[state, place] = torch.where(valid, token.to(known.dtype), known)
         if output_bin_counts is not None:
-            counted = (state, token.long().clamp(min=0))
+            counted = (state, token.long())
             output_bin_counts.index_put_(counted, valid.to(output_bin_counts.dtype), True)
     total_len[state] = before + num_sampled
     num_computed_tokens[state] += torch.diff(query_start_loc)[: len(state)] - num_rejected

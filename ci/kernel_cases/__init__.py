@@ -1,6 +1,7 @@
 """Launches of our kernels at the shapes that models use, for lowering and for real devices.
 
-A module of this folder is a topic of `ascend_runtime.kernels`, and has a list CASES.
+A module of this folder is a topic of `ascend_runtime.kernels`, and has a list CASES. In `vllm_own`
+are launches of kernels of vLLM that we have no kernel for.
 """
 
 from __future__ import annotations
@@ -79,13 +80,23 @@ class Case:
     """`module:name` of vLLM's own function or kernel."""
     grid: Callable[[Call], tuple[int, ...]] | None = field(default=None)
     """For a kernel of vLLM: the grid that vLLM launches it with."""
+    only_vllm: bool = False
+    """Whether there is no kernel of ours that takes these arguments."""
+    edited: bool = False
+    """Whether the patched tree has vLLM's kernel with edits of ours."""
 
 
-def load(names: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of all topics, or of operations and topics given."""
+def load(names: Sequence[str] = (), own: bool = False) -> list[Case]:
+    """Return the cases of all topics, or of operations and topics given.
+
+    Args:
+        own: also those of kernels that only vLLM has; without, each case is of a kernel of ours.
+    """
     found: list[Case] = []
-    for module in sorted(one.name for one in pkgutil.iter_modules(__path__)):
-        found += importlib.import_module(f"{__name__}.{module}").CASES
+    for package in (__name__, *([f"{__name__}.vllm_own"] if own else [])):
+        folder: Sequence[str] = importlib.import_module(package).__path__
+        for module in sorted(one.name for one in pkgutil.iter_modules(folder) if not one.ispkg):
+            found += importlib.import_module(f"{package}.{module}").CASES
     if not names:
         return found
     chosen = [c for c in found if c.operation in names or c.operation.split(".")[0] in names]

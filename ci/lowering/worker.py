@@ -1,12 +1,13 @@
 """The process in which `triton` is triton-ascend: compile the launches, write what became of each.
 
-usage: python -m ci.lowering.worker ROWS.json [--upstream] [operation or topic ...]
+usage: python -m ci.lowering.worker ROWS.json [--upstream | --edited] [operation or topic ...]
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -23,11 +24,14 @@ from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from ascend_runtime.kernels.launch import MOST_PROGRAMS
 from ascend_runtime.operations import OPERATIONS
 from ci.kernel_cases import Case, Maker, load
 
 ARCH = os.environ["TRITON_ASCEND_ARCH"]
 _TO_BINARY = "ConvertLinalgRToBinary"
+#: What the passes of AscendNPU-IR add to each error.
+_OF_ANY = "Failed to run BiShengHIR pipeline"
 
 
 class _Utils:
@@ -80,7 +84,10 @@ def install(rows: list[dict[str, Any]]) -> None:
         except Exception as error:
             rows.append(failure(self.fn.__name__, str(error)))
         else:
-            rows.append(success(self.fn.__name__, compiled.asm["npubin"].decode("utf-8")))
+            names = dict(zip(self.arg_names, args, strict=False))
+            extents = grid({**names, **kwargs}) if callable(grid) else grid
+            code = compiled.asm["npubin"].decode("utf-8")
+            rows.append(success(self.fn.__name__, code, math.prod(extents)))
 
     JITFunction.run = compile_only
     Autotuner.run = _first_configuration
@@ -94,17 +101,36 @@ def _first_configuration(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
     return self.fn.run(*args, **kwargs, **options)
 
 
-def success(kernel: str, code: str) -> dict[str, Any]:
-    """Describe a launch that came to the end; `code` is its HIVM code."""
-    return {"kernel": kernel, "stage": "fits", "ub_bits": buffer_bits(code), "why": ""}
+def success(kernel: str, code: str, programs: int) -> dict[str, Any]:
+    """Describe a launch of `programs` that came to the end; `code` is its HIVM code."""
+    row = {"kernel": kernel, "stage": "fits", "ub_bits": buffer_bits(code), "why": ""}
+    if programs > MOST_PROGRAMS:
+        why = f"{programs} programs, of which a launch can have {MOST_PROGRAMS}"
+        row |= {"stage": "refused", "why": why}
+    return row
 
 
 def failure(kernel: str, message: str) -> dict[str, Any]:
     """Describe a launch that a compiler refused."""
     stage = "lowered" if _TO_BINARY in message else "failed"
-    told = re.findall(r"error: [^\n]*|Error: [^\n]*|LLVM ERROR[^\n]*", message)
-    why = " | ".join(dict.fromkeys(told)) or message.strip().splitlines()[-1]
+    told = list(dict.fromkeys(re.findall(r"error: [^\n]*|Error: [^\n]*|LLVM ERROR[^\n]*", message)))
+    why = " | ".join([one for one in told if _OF_ANY not in one] or told) or _abort(message)
     return {"kernel": kernel, "stage": stage, "ub_bits": None, "why": why[:400]}
+
+
+def _abort(message: str) -> str:
+    """Find what a compiler broke on that names no error: an assertion, or a nested exception."""
+    failed = re.search(r"Assertion `[^'\n]*' failed", message)
+    if failed:
+        return f"the compiler aborts: {failed[0]}"
+    plain = re.sub(r"[\\\"']", "", message)
+    names = list(re.finditer(r"(\w+Error)\(", plain))
+    if names:
+        text = plain[names[-1].end() :].partition("\n")[0]
+        while text.count(")") > text.count("("):
+            text = text[: text.rindex(")")]
+        return f"{names[-1][1]}: {text}"
+    return message.strip().splitlines()[-1]
 
 
 def buffer_bits(code: str) -> int:
@@ -147,18 +173,22 @@ def _load(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def main(out: str, *names: str) -> None:
-    upstream = "--upstream" in names
+def main(out: str, *arguments: str) -> None:
+    names = [one for one in arguments if not one.startswith("--")]
+    edited = "--edited" in arguments
+    upstream = edited or "--upstream" in arguments
     table: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     install(rows)
     if upstream:
         os.environ["ASCEND_RUNTIME_IMPL"] = "upstream"
+        os.environ["ASCEND_RUNTIME_DEVICE"] = "npu"  # for sizes that edited code asks for
         # vLLM's functions ask the platform for a device, and enter its context.
         importlib.import_module("vllm.platforms").current_platform.device_type = "cpu"
         torch.accelerator.device_index = nullcontext
-    for case in load([name for name in names if name != "--upstream"]):
-        if upstream and not case.upstream:
+    for case in load(names, own=True):
+        there = case.upstream if upstream else not case.only_vllm
+        if not there or (edited and not case.edited):
             continue
         rows.clear()
         try:
@@ -169,7 +199,8 @@ def main(out: str, *names: str) -> None:
         for row in rows or [failure("", "nothing was launched")]:
             if row not in seen:
                 seen.append(dict(row))
-        table += [{"operation": case.operation, "label": case.label, **row} for row in seen]
+        about = {"operation": case.operation, "label": case.label, "edited": case.edited}
+        table += [{**about, **row} for row in seen]
     Path(out).write_text(json.dumps(table), "utf-8")
 
 

@@ -149,13 +149,16 @@ def test_penalties(cores, rows, vocab, drafts):
 
 def update_call(rows: int, drafts: int, counted: bool) -> list:
     states, vocab = rows + 2, 9
+    sampled = torch.randint(0, drafts + 2, (rows,), dtype=torch.int32)
+    tokens = torch.randint(0, vocab, (rows, drafts + 1))
+    tokens[torch.arange(drafts + 1) >= sampled[:, None]] = 2**40  # whatever was in memory
     return [
         places(rows, states),
         torch.randint(0, 50, (states,), dtype=torch.int32),
         torch.randint(0, vocab, (states, 1)),
         torch.randint(0, 5, (states, vocab), dtype=torch.int32) if counted else None,
-        torch.randint(0, vocab, (rows, drafts + 1)),
-        torch.randint(0, drafts + 2, (rows,), dtype=torch.int32),
+        tokens,
+        sampled,
         torch.randint(0, drafts + 1, (rows,), dtype=torch.int32),
         torch.arange(rows + 1, dtype=torch.int32) * (drafts + 1),
         torch.randint(0, vocab, (states, 64), dtype=torch.int32),

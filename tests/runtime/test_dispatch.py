@@ -136,6 +136,14 @@ def test_override_wins_on_every_device_and_ends(ways):
     assert who(on_npu(1, 2)) == "vendor"
 
 
+def test_a_forced_kernel_that_does_not_fit_leaves_it_to_the_reference(ways, monkeypatch):
+    kernel = Implementation("kernel", KERNEL.function, KERNEL.needs, fits="ways:fits")
+    monkeypatch.setitem(OPERATIONS, "toy.add", Operation("toy.add", (kernel, REFERENCE)))
+    with dispatch.override("kernel"):
+        assert who(torch.ones(2)) == "kernel"
+        assert who(torch.ones(3)) == "reference"
+
+
 def test_override_of_one_topic_or_operation(ways):
     function = decorated()
     other = dispatch.op("rejection.greedy")(lambda x: "other")

@@ -202,7 +202,7 @@ def test_post_update(counted):
         computed,
         last,
         counts if counted else None,
-        torch.tensor([[5, 5], [7, 0]]),
+        torch.tensor([[5, 5], [2**40, -(2**40)]]),  # what is not sampled is no token
         ints(2, 0),
         ints(0, 1),
         ints(0, 2, 4),
