@@ -9,6 +9,7 @@ import gdn_kit
 import pytest
 import torch
 from model_kit import CausalAttention, config_with, engine_config, llama, one_rank, randomized
+from patched_kit import npu_scene
 from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.custom_op import op_registry_oot
@@ -272,3 +273,16 @@ def test_when_it_is_wanted(monkeypatch, device, choice, wanted) -> None:
     """On an NPU with the kernel; plain torch would be slower than the platform's operators."""
     monkeypatch.setattr(dispatch, "choice", lambda name, where: choice[where])
     assert qwen._wanted(device) == wanted
+
+
+@pytest.mark.parametrize(("scene", "fuses"), [("kernel", True), ("no_kernel", False)])
+def test_on_a_device_named_npu(scene, fuses) -> None:
+    """The kernel for heads that it takes, in Triton's interpreter; off where there is none."""
+    answer = npu_scene("npu_qwen_scenes.py", scene)
+    assert answer.pop("off") < 1e-5
+    assert answer == {
+        "fuses": fuses,
+        "fuses wide heads": False,
+        "fuses when told not to": False,
+        "devices": ["npu"],
+    }
