@@ -92,6 +92,7 @@ OPERATIONS: Final = {
         _operation("minimax.norm_qk", kernel_fits=True),
         _operation("norm.l2norm_fwd", kernel_fits=True),
         _operation("norm.layer_norm_fwd", kernel_fits=True),
+        _operation("qwen.split_qkv_norm_rope", kernel_fits=True),
         _operation("rejection.greedy"),
         _operation("rejection.random"),
         _operation("rejection.expand", kernel=False),
