@@ -22,7 +22,7 @@ _ROTATION = "optional/quarot.safetensors"
 Weights = dict[str, torch.Tensor]
 
 
-def save_target(folder: Path, astray: float = 0.05) -> Path:
+def save_target(folder: Path, astray: float = 0.1) -> Path:
     """Write the target, in float32, with a tokenizer; `astray` is the size of its layers' weights."""
     tokenizer = save_tokenizer(folder)
     vocabulary = -(-len(tokenizer) // 64) * 64
@@ -55,16 +55,25 @@ def save_draft(folder: Path, target: Path) -> Path:
     sharp = torch.zeros(HEADS * DIM, 2 * HIDDEN)
     sharp[:, 0] = 8 / _CONSTANT
     weights[f"{at}self_attn.q_proj.weight"] = weights[f"{at}self_attn.k_proj.weight"] = sharp
-    passed = torch.zeros(HIDDEN, 2 * HIDDEN)
-    passed[:, :HIDDEN] = torch.eye(HIDDEN)
-    weights[f"{at}self_attn.v_proj.weight"] = passed
-    weights[f"{at}self_attn.o_proj.weight"] = torch.eye(HIDDEN)
+    # It puts the token's embedding in the place of the state that it started from.
+    eye = torch.eye(HIDDEN)
+    weights[f"{at}self_attn.v_proj.weight"] = torch.cat([eye, -eye], dim=1)
+    weights[f"{at}self_attn.o_proj.weight"] = eye
     weights |= _norms(at) | {f"{at}hidden_norm.weight": torch.ones(HIDDEN)}
     weights["fc.weight"] = 0.02 * torch.randn(HIDDEN, 3 * HIDDEN, generator=chance)
     weights |= {"norm.weight": torch.ones(HIDDEN), "lm_head.weight": head}
+    folder.mkdir(exist_ok=True)
     for file in target.glob("*token*.json"):
         (folder / file.name).write_bytes(file.read_bytes())
-    _write(folder, "LlamaForCausalLM", weights, len(head), 1, rope_theta=10.0, eagle_aux_hidden_state_layer_ids=_SEEN)
+    _write(
+        folder,
+        "LlamaForCausalLM",
+        weights,
+        len(head),
+        1,
+        rope_theta=10.0,
+        eagle_aux_hidden_state_layer_ids=_SEEN,
+    )
     return folder
 
 
@@ -151,4 +160,6 @@ def _write(
     }
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
-    save_file({name: weight.clone() for name, weight in weights.items()}, folder / "model.safetensors")
+    save_file(
+        {name: weight.clone() for name, weight in weights.items()}, folder / "model.safetensors"
+    )

@@ -160,7 +160,9 @@ class MiniMax:
         return SimpleNamespace(logits=logits[None])
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * self.weights[f"{name}.weight"]
+        return (
+            x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * self.weights[f"{name}.weight"]
+        )
 
     def _attend(self, at: str, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (F.linear(x, self.weights[f"{at}.{name}_proj.weight"]) for name in "qkv")

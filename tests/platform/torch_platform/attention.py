@@ -25,12 +25,13 @@ _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 class TorchAttentionMetadata:
     """One batch: request i has the queries `query_start[i]` to `query_start[i + 1]`.
 
-    `block_table` is [requests, blocks], `slot_mapping` [tokens], both on the device.
+    `block_table` is [requests, blocks], `slot_mapping` [tokens], `seq_lens` [requests], all on the
+    device; the second runner counts lengths on from draft to draft, in place.
     """
 
     num_actual_tokens: int
     query_start: list[int]
-    seq_lens: list[int]
+    seq_lens: torch.Tensor
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     causal: bool
@@ -53,7 +54,7 @@ class TorchAttentionBuilder(AttentionMetadataBuilder[TorchAttentionMetadata]):
         return TorchAttentionMetadata(
             num_actual_tokens=common.num_actual_tokens,
             query_start=common.query_start_loc_cpu[: common.num_reqs + 1].tolist(),
-            seq_lens=common.seq_lens[: common.num_reqs].tolist(),
+            seq_lens=common.seq_lens[: common.num_reqs],
             block_table=common.block_table_tensor,
             slot_mapping=common.slot_mapping,
             causal=common.causal,
@@ -148,12 +149,14 @@ class TorchAttention(AttentionImpl[TorchAttentionMetadata]):
         decoding = self.attn_type not in _ENCODERS
         if decoding and not self.shares_kv:
             self._write(key, value, kv_cache, batch)
+        lengths = batch.seq_lens.tolist()
         for request, begin in enumerate(batch.query_start[:-1]):
             end = batch.query_start[request + 1]
             if begin == end:
                 continue
             if decoding:
-                keys, values = self._read(kv_cache, batch, request, query.dtype)
+                blocks = batch.block_table[request]
+                keys, values = self._read(kv_cache, blocks, lengths[request], query.dtype)
             else:
                 keys, values = key[begin:end], value[begin:end]
             result = self._attend(query[begin:end], keys, values, decoding and batch.causal)
@@ -176,11 +179,10 @@ class TorchAttention(AttentionImpl[TorchAttentionMetadata]):
 
     @staticmethod
     def _read(
-        kv_cache: torch.Tensor, batch: TorchAttentionMetadata, request: int, dtype: torch.dtype
+        kv_cache: torch.Tensor, block_table: torch.Tensor, length: int, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all keys and values of a request, [sequence length, KV heads, head size]."""
-        length, block_size = batch.seq_lens[request], kv_cache.shape[2]
-        blocks = batch.block_table[request, : -(-length // block_size)].long()
+        """Return all keys and values of a request, [length, KV heads, head size]."""
+        blocks = block_table[: -(-length // kv_cache.shape[2])].long()
         keys, values = kv_cache[:, blocks].flatten(1, 2)[:, :length].to(dtype).unbind(0)
         return keys, values
 

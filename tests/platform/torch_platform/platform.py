@@ -32,6 +32,11 @@ class TorchPlatform(Platform):
         return [torch.bfloat16, torch.float16, torch.float32]
 
     @classmethod
+    def pre_register_and_update(cls, parser: object = None) -> None:
+        """Register what the plugin of a real NPU would."""
+        import torch_platform.rotated  # noqa: F401
+
+    @classmethod
     def import_kernels(cls) -> None:
         """Do nothing: there are none."""
 
