@@ -38,6 +38,9 @@ PATCHED_WHEEL=$(echo "$dist"/vllm_ascend_patched-*.whl)
 export PATCHED_WHEEL
 "${pytest[@]}" tests/patched tests/upstream "$@"
 
+echo "== whole models"
+"${pytest[@]}" tests/e2e "$@"
+
 echo "== tests of the kernels, in Triton's interpreter"
 TRITON_INTERPRET=1 "${pytest[@]}" tests/kernels "$@"
 

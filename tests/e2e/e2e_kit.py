@@ -69,7 +69,7 @@ class Ground:
             "CUDA_VISIBLE_DEVICES": "",
             "ASCEND_RUNTIME_SOC": "A2",
             "ASCEND_RUNTIME_CORES": "1,2",
-            "OMP_NUM_THREADS": "2",
+            "OMP_NUM_THREADS": "1",
             **more,
         }
 

@@ -28,10 +28,7 @@ def run(target: Path, draft: Path | None, **options: object) -> Run:
     return Run(target, prompts(target), options, {"max_tokens": COUNT})
 
 
-@pytest.mark.parametrize(
-    ("device", "v2"),
-    [("cpu", True), pytest.param("npu", False), pytest.param("npu", True)],
-)
+@pytest.mark.parametrize(("device", "v2"), [("cpu", True), ("npu", False), ("npu", True)])
 def test_drafts_change_no_token(e2e: Ground, pair, device: str, v2: bool) -> None:
     """vLLM's runner for CPUs refuses drafts, so the first runner is tried on the other device."""
     asked = run(*pair)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch_platform
 from e2e_kit import Ground, Run, by_transformers, deficits, prompts
 from transformers import AutoModelForCausalLM
 
@@ -19,13 +21,7 @@ def run(e2e: Ground, family: str, **options: Any) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("device", "v2"),
-    [
-        ("cpu", False),
-        pytest.param("cpu", True),
-        pytest.param("npu", False),
-        pytest.param("npu", True),
-    ],
+    ("device", "v2"), [("cpu", False), ("cpu", True), ("npu", False), ("npu", True)]
 )
 def test_tokens_are_those_of_transformers(e2e: Ground, device: str, v2: bool) -> None:
     families = [family for family in DENSE if not (v2 and family == "mistral")]
@@ -50,3 +46,15 @@ def test_hybrid_models(e2e: Ground, device: str) -> None:
     lacks = torch.cat(deficits(model, asked.prompts, result["tokens"]))
     assert lacks.max() < 0.02
     assert (lacks == 0).float().mean() > 0.95
+
+
+def test_package_is_self_contained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry point names a class that the installed folder has, and nothing else is written."""
+    torch_platform.install(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["npu_device", "torch_platform", "torch_platform-1.0.dist-info"]
+    for device, class_name in {"cpu": "TorchPlatform", "npu": "NpuPlatform"}.items():
+        monkeypatch.setenv("TORCH_PLATFORM_DEVICE", device)
+        module, _, name = torch_platform.register().rpartition(".")
+        file = tmp_path / (module.replace(".", "/") + ".py")
+        assert name == class_name and f"class {name}(" in file.read_text("utf-8")

@@ -23,7 +23,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def save_target(folder: Path, astray: float = 0.1) -> Path:
-    """Write the target, in float32, with a tokenizer; `astray` is the size of its layers' weights."""
+    """Write the target in float32, and a tokenizer; `astray` is the size of its layers' weights."""
     tokenizer = save_tokenizer(folder)
     vocabulary = -(-len(tokenizer) // 64) * 64
     chance = torch.Generator().manual_seed(5)
