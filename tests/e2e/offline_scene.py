@@ -1,4 +1,7 @@
-"""Reads runs as JSON; prints for each the generated tokens and what the engine counted, as JSON."""
+"""Reads runs as JSON; prints for each the generated tokens and what the engine counted, as JSON.
+
+And, the same for all, what dispatch chooses for each operation on this device.
+"""
 
 import contextlib
 import gc
@@ -6,8 +9,10 @@ import json
 import sys
 from typing import Any
 
+from ascend_runtime import dispatch, operations
 from vllm import LLM, SamplingParams, TokensPrompt
 from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
+from vllm.platforms import current_platform
 
 DEFAULTS = {
     "dtype": "float32",
@@ -52,6 +57,10 @@ def main() -> None:
         if job["again"]:
             result["again"] = ask(llm, job)
         result["counts"] = counts(llm)
+        result["chosen"] = {
+            name: dispatch.choice(name, current_platform.device_type)
+            for name in operations.OPERATIONS
+        }
         results.append(result)
         del llm
         gc.collect()
