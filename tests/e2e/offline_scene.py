@@ -9,10 +9,11 @@ import json
 import sys
 from typing import Any
 
-from ascend_runtime import dispatch, operations
 from vllm import LLM, SamplingParams, TokensPrompt
 from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
 from vllm.platforms import current_platform
+
+from ascend_runtime import dispatch, operations
 
 DEFAULTS = {
     "dtype": "float32",
