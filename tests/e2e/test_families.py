@@ -21,7 +21,13 @@ def run(e2e: Ground, family: str, **options: Any) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("device", "v2"), [("cpu", False), ("cpu", True), ("npu", False), ("npu", True)]
+    ("device", "v2"),
+    [
+        ("cpu", False),
+        pytest.param("cpu", True, marks=pytest.mark.slow),
+        pytest.param("npu", False, marks=pytest.mark.slow),
+        ("npu", True),
+    ],
 )
 def test_tokens_are_those_of_transformers(e2e: Ground, device: str, v2: bool) -> None:
     families = [family for family in DENSE if not (v2 and family == "mistral")]
@@ -40,7 +46,7 @@ def test_tokens_are_those_of_transformers(e2e: Ground, device: str, v2: bool) ->
     ("device", "texts", "count"),
     [
         ("cpu", TEXTS, COUNT),
-        ("npu", TEXTS[2:4], 6),  # the interpreter takes its time
+        pytest.param("npu", TEXTS[2:4], 6, marks=pytest.mark.slow),  # in the interpreter
         pytest.param("npu", TEXTS, COUNT, marks=pytest.mark.slow),
     ],
 )
