@@ -1,16 +1,14 @@
 """An engine whose workers may start processes of their own.
 
-Says in a line of JSON what the workers did; then it ends, or with "wait" waits to be killed.
+Says in a line of JSON what the workers did, waits for the end of its input, and ends; or with
+"again" asks once more before, and says what error that gave.
 """
 
 import json
 import multiprocessing
 import os
 import sys
-import time
-
-# Before vLLM is imported: "older" is what `weakref.finalize` may be than multiprocessing.
-from vllm import LLM, SamplingParams, TokensPrompt
+from typing import Any
 
 
 class Planner:
@@ -27,14 +25,16 @@ class Planner:
         except AssertionError as error:
             return result | {"error": str(error)}
         self.plan = self.manager.dict(experts=[1, 2])
-        manager = self.manager._process.pid
-        return result | {"manager": manager, "plan": self.plan["experts"]}
+        return result | {"manager": self.manager._process.pid, "plan": self.plan["experts"]}
 
 
-def main(folder: str, options: str, then: str) -> None:
+def main(job: dict[str, Any]) -> None:
     """Run an engine with two workers."""
+    # Not at the top: a manager that is spawned imports this module.
+    from vllm import LLM, SamplingParams, TokensPrompt
+
     llm = LLM(
-        folder,
+        job["folder"],
         dtype="float32",
         enforce_eager=True,
         max_model_len=256,
@@ -42,18 +42,23 @@ def main(folder: str, options: str, then: str) -> None:
         tensor_parallel_size=2,
         distributed_executor_backend="mp",
         worker_extension_cls="process_scene.Planner",
-        **json.loads(options),
     )
+
+    def ask() -> list[list[int]]:
+        params = SamplingParams(temperature=0, max_tokens=job["count"], ignore_eos=True)
+        given = [TokensPrompt(prompt_token_ids=prompt) for prompt in job["prompts"]]
+        outputs = llm.generate(given, params, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
     told = llm.collective_rpc("start_manager")
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    prompt = TokensPrompt(prompt_token_ids=[5, 6, 7, 8])
-    (output,) = llm.generate([prompt], params, use_tqdm=False)
-    print(json.dumps({"told": told, "tokens": list(output.outputs[0].token_ids)}), flush=True)
-    if then == "wait":
-        time.sleep(600)
-    if then == "finish":
-        sys.stdin.read()  # until the test has seen all processes
+    print(json.dumps({"told": told, "tokens": ask()}), flush=True)
+    sys.stdin.read()  # until the test has seen all processes
+    if job["again"]:
+        try:
+            ask()
+        except Exception as error:
+            print(json.dumps(type(error).__name__), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(json.loads(sys.stdin.readline()))
