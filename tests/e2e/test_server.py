@@ -168,10 +168,11 @@ def unpatched(e2e: Ground, base, tmp_path: Path) -> Ground:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("interval", "arguments"), [(40, '{"city": "{}'), (90, "{}"), (150, None)])
+@pytest.mark.parametrize(("interval", "arguments"), [(40, "{}"), (90, None), (150, None)])
 def test_the_pristine_server_loses_arguments(
     unpatched: Ground, playback, interval: int, arguments: str | None
 ) -> None:
+    """How much is lost depends on where in the text the chunks end."""
     with talk(unpatched, playback, "glm47", interval) as server:
         whole, usage = server.whole("one call", tools=TOOLS)
         assert calls(whole) == [("get_weather", json.dumps(PLACES, ensure_ascii=False))]
