@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,15 @@ class Ground:
             "OMP_NUM_THREADS": "1",
             **more,
         }
+
+    def unedited(self, root: Path) -> Ground:
+        """The same with the vLLM in `root`, beside the `ascend_runtime` that the platform wants."""
+        site = self.work / "unedited"
+        if not site.exists():
+            site.mkdir()
+            (site / "vllm").symlink_to(root / "vllm")
+            (site / "ascend_runtime").symlink_to(self.site / "ascend_runtime")
+        return replace(self, site=site)
 
     def generate(
         self, *runs: Run, device: str = "cpu", v2: bool = False, timeout: float = 600, **more: str

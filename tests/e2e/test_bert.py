@@ -17,7 +17,7 @@ PAIRS = [
 TEXTS = [text for pair in PAIRS for text in pair]
 
 
-@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), "npu"])
+@pytest.mark.parametrize("device", ["npu", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_scores_and_embeddings(e2e: Ground, device: str) -> None:
     folders = {name: e2e.work / name for name in ("cross_encoder", "bert")}
     for name, folder in folders.items():

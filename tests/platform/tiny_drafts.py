@@ -27,11 +27,11 @@ def save_target(folder: Path, astray: float = 0.1) -> Path:
     tokenizer = save_tokenizer(folder)
     vocabulary = -(-len(tokenizer) // 64) * 64
     chance = torch.Generator().manual_seed(5)
-    embedding = _embedding(vocabulary, chance)
+    embedding, head = cycle(vocabulary, chance)
     weights = {
         "model.embed_tokens.weight": embedding,
         "model.norm.weight": torch.ones(HIDDEN),
-        "lm_head.weight": _head(embedding),
+        "lm_head.weight": head,
     }
     for layer in range(LAYERS):
         at = f"model.layers.{layer}."
@@ -40,6 +40,22 @@ def save_target(folder: Path, astray: float = 0.1) -> Path:
         weights |= _norms(at)
     _write(folder, "LlamaForCausalLM", weights, vocabulary, LAYERS)
     return folder
+
+
+def cycle(
+    vocabulary: int, chance: torch.Generator | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return an embedding, and a head that finds the successor: 7 tokens on in the vocabulary.
+
+    Both are [vocabulary, HIDDEN].
+    """
+    chance = chance or torch.Generator().manual_seed(5)
+    embedding = torch.randn(vocabulary, HIDDEN, generator=chance)
+    embedding = embedding / embedding.norm(dim=1, keepdim=True) * HIDDEN**0.5
+    embedding[:, 0] = _CONSTANT
+    head = embedding.roll(7, dims=0)
+    head[:, 0] = 0
+    return embedding.contiguous(), head / HIDDEN
 
 
 def save_draft(folder: Path, target: Path) -> Path:
@@ -97,20 +113,6 @@ def save_rotated(folder: Path, target: Path) -> Path:
         (folder / file.name).write_bytes(file.read_bytes())
     save_file(weights, folder / "model.safetensors")
     return folder
-
-
-def _embedding(vocabulary: int, chance: torch.Generator) -> torch.Tensor:
-    embedding = torch.randn(vocabulary, HIDDEN, generator=chance)
-    embedding = embedding / embedding.norm(dim=1, keepdim=True) * HIDDEN**0.5
-    embedding[:, 0] = _CONSTANT
-    return embedding.contiguous()
-
-
-def _head(embedding: torch.Tensor) -> torch.Tensor:
-    """A head that finds the successor: 7 tokens on, which goes round all if 7 does not divide."""
-    head = embedding.roll(7, dims=0).clone()
-    head[:, 0] = 0
-    return head / HIDDEN
 
 
 def _shapes(width: int) -> dict[str, tuple[int, int]]:

@@ -1,13 +1,24 @@
-"""Collectives of the platform with the device of type "npu"."""
+"""Collectives of the platform."""
 
 from __future__ import annotations
 
 import torch
+from vllm.distributed.device_communicators.all2all import NaiveAll2AllManager
 from vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
 
 
 class StagedCommunicator(DeviceCommunicatorBase):
-    """vLLM's plain communicator by way of host tensors: gloo takes none of an NPU."""
+    """vLLM's plain communicator by way of host tensors: gloo takes none of an NPU.
+
+    Data-parallel ranks share the experts of a model; every rank gets the tokens of all.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        if self.use_all2all:
+            self.all2all_manager = NaiveAll2AllManager(self.cpu_group)
+            self.dispatch_router_logits = self.all2all_manager.dispatch_router_logits
+            self.combine = self.all2all_manager.combine
 
     def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Join the ranks' tensors along a dimension."""

@@ -50,8 +50,3 @@ class NpuPlatform(TorchPlatform):
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
         """Leave block sizes as they are: hybrid models have theirs from `ascend_runtime`."""
-
-    @classmethod
-    def get_device_communicator_cls(cls) -> str:
-        """Return the class that does collectives."""
-        return "torch_platform.communicator.StagedCommunicator"

@@ -98,9 +98,8 @@ class TorchPlatform(Platform):
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
-        """Return the class that does collectives: vLLM's plain one, on torch.distributed."""
-        base = "vllm.distributed.device_communicators.base_device_communicator"
-        return f"{base}.DeviceCommunicatorBase"
+        """Return the class that does collectives."""
+        return "torch_platform.communicator.StagedCommunicator"
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
