@@ -12,9 +12,17 @@ DRAFTS = 2
 
 
 @pytest.mark.parametrize(
-    ("texts", "count"), [(TEXTS[:2], 10), pytest.param(TEXTS, 24, marks=pytest.mark.slow)]
+    ("way", "texts", "count"),
+    [
+        ("reference", TEXTS[:2], 16),
+        # The interpreter takes its time.
+        pytest.param("kernel", TEXTS[:3], 16, marks=pytest.mark.slow),
+        pytest.param("reference", TEXTS, 24, marks=pytest.mark.slow),
+    ],
 )
-def test_drafts_of_the_model_itself(e2e: Ground, texts: tuple[str, ...], count: int) -> None:
+def test_drafts_of_the_model_itself(
+    e2e: Ground, way: str, texts: tuple[str, ...], count: int
+) -> None:
     """The draft's layer and one of the model have the same index; both have caches.
 
     Gated delta nets run in 16 bit only, so a token may differ where two are about as good.
@@ -26,7 +34,10 @@ def test_drafts_of_the_model_itself(e2e: Ground, texts: tuple[str, ...], count: 
     options = {"dtype": "float16", "max_num_batched_tokens": 256}
     options["speculative_config"] = speculation
     run = Run(folder, prompts(folder, texts), options, {"max_tokens": count})
-    (result,) = e2e.generate(run, device="npu")
+    chosen = f"gdn={way},conv={way}"
+    (result,) = e2e.generate(run, device="npu", ASCEND_RUNTIME_IMPL=chosen)
+    took = {k for name, k in result["chosen"].items() if name.startswith(("gdn.", "conv."))}
+    assert took == {way}
     counts = result["counts"]
     assert counts["draft_tokens"] == DRAFTS * counts["drafts"]
     rate = counts["accepted_tokens"] / counts["draft_tokens"]

@@ -11,12 +11,16 @@ from e2e_kit import TEXTS, Ground, Run, by_transformers, prompts
 from frequencies import conditional_logits, probabilities, surprise
 from transformers import AutoModelForCausalLM
 
-RUNNERS = [
-    ("npu", True),
-    pytest.param("npu", False, marks=pytest.mark.slow),
-    pytest.param("cpu", False, marks=pytest.mark.slow),
-    pytest.param("cpu", True, marks=pytest.mark.slow),
-]
+RUNNERS = [("cpu", False), ("cpu", True), ("npu", False), ("npu", True)]
+
+
+def runners(default: tuple[str, bool]) -> pytest.MarkDecorator:
+    """Take all devices and runners, one of them by default: the interpreter takes its time."""
+    slow = pytest.mark.slow
+    each = [pytest.param(*one, marks=[slow] * (one != default)) for one in RUNNERS]
+    return pytest.mark.parametrize(("device", "v2"), each)
+
+
 #: Requests of each kind, and tokens of each.
 REQUESTS, COUNT = 250, 4
 WAYS: list[dict[str, Any]] = [
@@ -31,7 +35,7 @@ WAYS: list[dict[str, Any]] = [
 BOUND = 4.0
 
 
-@pytest.mark.parametrize(("device", "v2"), RUNNERS)
+@runners(default=("npu", True))
 def test_seeds(e2e: Ground, device: str, v2: bool) -> None:
     """A seeded request gives the same tokens alone, and among others that come and go."""
     folder = e2e.model("qwen3")
@@ -62,10 +66,10 @@ def test_seeds(e2e: Ground, device: str, v2: bool) -> None:
     assert unseeded[0] != unseeded[1]
 
 
-@pytest.mark.parametrize(("device", "v2"), RUNNERS)
+@runners(default=("npu", False))
 def test_frequencies(e2e: Ground, device: str, v2: bool) -> None:
     """All ways in one batch; every second request has a seed."""
-    folder = e2e.model("qwen3")
+    folder = e2e.model("qwen3", "qwen3_flat", num_hidden_layers=1)
     (prompt,) = prompts(folder, TEXTS[:1])
     asked = [
         {**way, "max_tokens": COUNT, **({"seed": i} if i % 2 else {})}
@@ -80,6 +84,9 @@ def test_frequencies(e2e: Ground, device: str, v2: bool) -> None:
         samples = result["tokens"][number :: len(WAYS)]
         logits = conditional_logits(model, prompt, samples)
         wrong[str(way)] = surprise(probabilities(logits, **way), torch.tensor(samples))
+        if len(way) == 1:
+            warmer = probabilities(logits, way["temperature"] * 1.25)
+            assert surprise(warmer, torch.tensor(samples)) > BOUND, "a fault of 25 % shows"
     assert max(map(abs, wrong.values())) < BOUND, wrong
 
 
@@ -89,12 +96,11 @@ def test_frequencies_with_drafts(e2e: Ground, tmp_path, device: str, v2: bool) -
     """Tokens after the first are drafts that were accepted, or what came in their place."""
     target = tiny_drafts.save_target(tmp_path / "target")
     draft = tiny_drafts.save_draft(tmp_path / "draft", target)
-    (prompt,) = prompts(target, TEXTS[:1])
-    way = {"temperature": 0.13}  # the successor of a token has about 0.6
+    (prompt,) = prompts(target, TEXTS[1:2])
+    way = {"temperature": 0.04}  # the successor of a token has about 0.4
     speculation = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 3}
     options = {"max_num_seqs": 32, "speculative_config": speculation}
-    asked = {**way, "max_tokens": 6}
-    run = Run(target, [prompt] * 400, options, asked)
+    run = Run(target, [prompt] * 160, options, {**way, "max_tokens": 8})
     (result,) = e2e.generate(run, device=device, v2=v2)
     counts = result["counts"]
     assert 0.1 < counts["accepted_tokens"] / counts["draft_tokens"] < 0.9
