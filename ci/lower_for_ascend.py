@@ -31,6 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 from ci import kernel_cases  # noqa: E402
 from ci.lowering import page, tools  # noqa: E402
+from ci.output import can_be_written  # noqa: E402
+from rewriter.errors import RewriterError  # noqa: E402
 
 OURS, VLLMS, EDITED = "ours", "vLLM's", "vLLM's, edited"
 
@@ -47,21 +49,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--also-ir", metavar="VERSION", action="append", default=[], help="for the page; repeat"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the table as JSON too")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     parser.add_argument(
         "--page", metavar="FILE", type=Path, help="bring a page's tables up to date"
     )
     options = parser.parse_args(arguments)
     try:
+        can_be_written(options.json)
         rows = lower(options)
         show(rows)
         if options.page:
             write_page(options, rows)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RewriterError) as error:
         print(f"lower_for_ascend: {error}", file=sys.stderr)
         return 2
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     judged = [row for row in rows if row["whose"] != VLLMS]
     return 0 if judged and all(row["stage"] == "fits" for row in judged) else 1
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ import torch  # noqa: E402
 from ascend_runtime.operations import OPERATIONS  # noqa: E402
 from ci import kernel_cases  # noqa: E402
 from ci.kernel_cases import Case, Maker  # noqa: E402
+from ci.output import can_be_written  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,9 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     options = parser.parse_args(arguments)
     try:
+        if options.repeat < 0:
+            raise ValueError(f"--repeat {options.repeat}: runs cannot be fewer than none")
+        can_be_written(options.json)
         cases = kernel_cases.load(options.names)
         _open(options.device)
-    except (ValueError, RuntimeError, ImportError, AssertionError) as error:
+    except (ValueError, OSError, RuntimeError, ImportError, AssertionError) as error:
         print(f"on_npu: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     rows = []
@@ -74,13 +79,14 @@ def examine(case: Case, device: str, repeat: int) -> dict[str, Any]:
             call = case.make(Maker(device))
             returned = _load(ways[kind])(*call[0], **call[1])
             results.append(case.results(returned, call))
-        row["difference"] = max(
-            (_difference(a, b) for a, b in zip(*results, strict=True)), default=0.0
-        )
-        row["right"] = row["difference"] <= case.tolerance
+        found = [_difference(a, b) for a, b in zip(*results, strict=True)]
+        # max() would lose a NaN that is not the first.
+        row["difference"] = float("nan") if any(map(math.isnan, found)) else max(found, default=0.0)
+        right = row["difference"] <= case.tolerance
         for kind in ("kernel", "reference"):
             row[kind] = timed(_load(ways[kind]), case, device, repeat)
         row["upstream"] = _upstream(case, device, repeat)
+        row["right"] = right
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     return row
@@ -108,13 +114,17 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def timed(function: Callable[..., Any], case: Case, device: str, repeat: int) -> float | None:
-    """Return the median of some runs in microseconds, compilation apart; None without runs."""
+    """Return the median of some runs in microseconds, compilation apart; None without runs.
+
+    Each run has arguments of its own: some operations count on in them.
+    """
     if not repeat:
         return None
     args, kwargs = case.make(Maker(device))
     function(*args, **kwargs)
     runs = []
     for _ in range(repeat):
+        args, kwargs = case.make(Maker(device))
         _wait(device)
         begin = time.perf_counter()
         function(*args, **kwargs)

@@ -31,6 +31,9 @@ def worker(monkeypatch):
     return importlib.import_module("ci.lowering.worker")
 
 
+TOOLS = ("on_npu", "lower_for_ascend")
+
+
 def test_each_kernel_has_a_case():
     from ascend_runtime.operations import OPERATIONS
 
@@ -85,6 +88,49 @@ def test_each_implementation_is_there():
                 if target:
                     module, _, name = target.partition(":")
                     assert callable(getattr(importlib.import_module(module), name)), target
+
+
+@pytest.mark.parametrize("name", ["gdn.gating", "sampling.post_update"])
+def test_a_nan_anywhere_is_wrong(capsys, monkeypatch, name):
+    """Also where it is not in the first result, and where only the timing fails."""
+    assert on_npu.main(["--device", "cpu", "--repeat", "0", name]) == 0
+    honest = on_npu._difference
+    seen = []
+
+    def last_is_nan(one, other):
+        seen.append(one)
+        return honest(one, other) if len(seen) % 2 else float("nan")
+
+    monkeypatch.setattr(on_npu, "_difference", last_is_nan)
+    assert on_npu.main(["--device", "cpu", "--repeat", "0", name]) == 1
+    assert "differs nan" in capsys.readouterr().out
+    monkeypatch.setattr(on_npu, "_difference", honest)
+
+    def failing(*args):
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(on_npu, "timed", failing)
+    assert on_npu.main(["--device", "cpu", name]) == 1
+    assert "no clock" in capsys.readouterr().out
+
+
+def test_timed_runs_have_arguments_of_their_own():
+    """`post_update` counts on in its tensors."""
+    cases = kernel_cases.load(["sampling.post_update"])
+    lengths = []
+    on_npu.timed(lambda *args: lengths.append(int(args[-1].sum())), cases[0], "cpu", 3)
+    assert len(lengths) == 4 and len(set(lengths)) == 1
+
+
+def test_bad_options_are_one_line(capsys, tmp_path):
+    missing = str(tmp_path / "none" / "x.json")
+    name = "gdn.olmo_gating"
+    assert on_npu.main(["--device", "cpu", "--repeat", "-3", name]) == 2
+    assert on_npu.main(["--device", "cpu", "--json", missing, name]) == 2
+    assert lower_for_ascend.main(["--json", missing, name]) == 2
+    assert lower_for_ascend.main(["--ir", "9.9.9", name]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4 and all(line.split(":")[0] in TOOLS for line in lines)
 
 
 @pytest.mark.parametrize("program", ["lower_for_ascend.py", "on_npu.py"])

@@ -203,7 +203,7 @@ def _normed_and_rotated(
             q_weight,
             k_weight,
             squares,
-            positions,
+            positions.contiguous(),
             cos_sin_cache,
             rows,
             q_heads,
