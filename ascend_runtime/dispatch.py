@@ -94,6 +94,8 @@ class _Kernel:
         raise TypeError("a Triton kernel is launched with a grid")
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_jitted":  # a copy that is being made has none yet
+            raise AttributeError(name)
         return getattr(self._jitted, name)
 
 

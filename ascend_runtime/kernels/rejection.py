@@ -78,7 +78,8 @@ def _random_kernel(
             first = count
             for position in range(0, count):
                 draft = tl.load(drafts + start + position).to(tl.int32)
-                place = tl.cast(start + position, tl.int64) * vocab + tl.maximum(draft, 0)
+                column_of = tl.minimum(tl.maximum(draft, 0), vocab - 1)
+                place = tl.cast(start + position, tl.int64) * vocab + column_of
                 ratio = tl.load(target_probs + place)
                 likely = 1
                 if HAS_DRAFT_PROBS:
@@ -86,7 +87,7 @@ def _random_kernel(
                     likely = (p > 0).to(tl.int32)
                     ratio = ratio / tl.where(p > 0, p, 1.0)
                 lucky = (ratio >= tl.load(uniform + start + position)).to(tl.int32)
-                good = lucky * likely * (draft >= 0).to(tl.int32)
+                good = lucky * likely * (draft == column_of).to(tl.int32)
                 first = tl.where(good == 0, tl.minimum(first, position), first)
             inside = column < count
             draft = tl.load(drafts + start + column, mask=inside, other=0).to(tl.int32)

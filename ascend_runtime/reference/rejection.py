@@ -67,7 +67,9 @@ def random(
     """Accept draft tokens with probability target / draft; the first lost one is replaced.
 
     A token is accepted if its draft probability is above 0 (it counts as 1 without `draft_probs`)
-    and target / draft >= the uniform number. An id below 0 is a placeholder, and lost.
+    and target / draft >= the uniform number. An id that is no token, as the placeholder -1, is
+    lost. (A uniform number of 0 accepts a token of target probability 0, as vLLM's does; the kernel
+    takes the least float32 for it.)
 
     Args:
         output_token_ids, cu_num_draft_tokens, draft_token_ids, bonus_token_ids, max_spec_len: as
@@ -80,9 +82,9 @@ def random(
         vocab_size: V.
     """
     draft_token_ids = draft_token_ids.view(-1)
-    column = draft_token_ids.clamp(min=0).long()[:, None]
+    column = draft_token_ids.clamp(0, vocab_size - 1).long()[:, None]
     ratio = target_probs.view(-1, vocab_size).gather(1, column)[:, 0]
-    possible = draft_token_ids >= 0
+    possible = (draft_token_ids >= 0) & (draft_token_ids < vocab_size)
     if draft_probs is not None:
         draft = draft_probs.view(-1, vocab_size).gather(1, column)[:, 0]
         possible &= draft > 0
@@ -155,9 +157,10 @@ def recover(
         if draft_probs is None:
             p = target_probs[some].clone()
             ids = draft_token_ids[some].long()[:, None]
-            drafted = p.gather(1, ids.clamp(min=0))
+            column = ids.clamp(0, vocab_size - 1)
+            drafted = p.gather(1, column)
             # Times 0, so that NaN stays NaN.
-            p.scatter_(1, ids.clamp(min=0), torch.where(ids >= 0, drafted * 0.0, drafted))
+            p.scatter_(1, column, torch.where(ids == column, drafted * 0.0, drafted))
         else:
             p = (target_probs[some] - draft_probs[some]).clamp(min=0)
         score = p * inv_q[requests[some]]

@@ -172,6 +172,7 @@ def ranks(
         logits: [B, vocab_size], any float; `logits_stride` is the step between rows.
         token_ids: int64 [B].
     """
+    logits = logits[:, :vocab_size]
     chosen = logits.gather(1, token_ids.long()[:, None])
     output.copy_((logits >= chosen).sum(-1))
 
@@ -211,8 +212,9 @@ def apply_penalties(
     position = expanded_local_pos.long()
     for back in range(num_speculative_tokens):
         # The draft `back` places before this row's own token, if it has so many.
-        own = back < position
-        drafted = torch.where(own, token_ids[(row - back).clamp(min=0)], 0).long()
+        drafted = token_ids[(row - back).clamp(min=0)].long()
+        own = (back < position) & (drafted >= 0) & (drafted < vocab)  # -1 is a placeholder
+        drafted = torch.where(own, drafted, 0)
         counts.scatter_add_(1, drafted[:, None], own.to(counts.dtype)[:, None])
     lane = torch.arange(32, dtype=torch.int32, device=logits.device)
     bits = prompt_bin_mask[request][:, :, None] >> lane & 1

@@ -43,7 +43,7 @@ def random_call(counts: list[int], draft: bool, vocab: int = 7) -> list:
     torch.manual_seed(len(counts))
     tokens = sum(counts)
     target = torch.rand(tokens, vocab)
-    ids = torch.randint(-1, vocab, (tokens,), dtype=torch.int32)
+    ids = torch.randint(-1, vocab + 2, (tokens,), dtype=torch.int32)  # some are no tokens
     draft_p = torch.rand(tokens, vocab) * (torch.rand(tokens, vocab) < 0.9) if draft else None
     return [
         blank(counts),
@@ -69,7 +69,7 @@ def recover_call(counts: list[int], draft: bool, vocab: int = VOCAB) -> list:
     return [
         torch.full((tokens,), -5, dtype=torch.int32),
         ends(counts),
-        torch.randint(0, vocab, (tokens,), dtype=torch.int32),
+        torch.randint(-1, vocab + 2, (tokens,), dtype=torch.int32),
         torch.rand(tokens, vocab) if draft else None,
         target,
         1 / torch.empty(len(counts), vocab).exponential_(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
@@ -229,6 +230,11 @@ def test_kernel_keeps_its_launch_syntax(ways):
     assert kernel.arg_names == ("x", "n")
     with pytest.raises(AttributeError):
         _ = kernel.nothing
+
+
+def test_kernel_can_be_copied(ways):
+    wrapped = dispatch.kernel("toy.add")(lambda *args: None)
+    assert isinstance(copy.copy(wrapped), dispatch._Kernel)
 
 
 def test_kernel_over_a_plain_function(ways):

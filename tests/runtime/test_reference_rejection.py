@@ -104,6 +104,18 @@ def test_random_loses_a_placeholder():
     assert random([-1, 1], [1.0, 0.9], [0.0, 0.0], [100], [2], 2) == [[3, -1, -1]]
 
 
+def test_what_is_no_token_is_lost_and_leaves_nothing_out():
+    got = []
+    for draft in (7, -5):
+        output = blank(1, 1)
+        given = [ints(1), ints(draft), None, torch.full((1, 7), 1.0), ints(100)[:, None], ints(3)]
+        uniform, flags = torch.zeros(1, dtype=torch.float64), torch.tensor([False])
+        rejection.random(output, *given, uniform, flags, 1, 7)
+        got.append(output.tolist())
+        assert recover([[0.1, 0.2, 0.7]], [draft], [[1.0, 1.0, 1.0]], [1]) == [2]
+    assert got == [[[3, -1]], [[3, -1]]]
+
+
 def test_random_leaves_greedy_rows():
     got = random([1, 1], [1.0, 1.0], [0.5, 0.5], [7, 8], [1, 2], 1, flags=[True, False])
     assert got == [[-1, -1], [1, 8]]

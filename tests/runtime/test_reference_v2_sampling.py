@@ -131,7 +131,8 @@ def test_token_logprobs():
 def test_ranks():
     logits = torch.tensor([[3.0, 1, 2, 2], [0, 0, 0, 0], [float("-inf"), 1, 0, 2]])
     out = torch.zeros(3, dtype=torch.int64)
-    sampling.ranks(out, logits, 4, ints(2, 1, 0, dtype=torch.int64), 4, BLOCK_SIZE=8192)
+    wide = torch.cat([logits, torch.full((3, 2), 99.0)], dim=1)  # beyond the vocabulary
+    sampling.ranks(out, wide, 6, ints(2, 1, 0, dtype=torch.int64), 4, BLOCK_SIZE=8192)
     assert out.tolist() == [3, 4, 4]
 
 
@@ -189,6 +190,16 @@ def test_neutral_penalties_change_no_bit_and_bit_31_is_a_token():
     assert penalise(x, [0], [1.0], [0.0], [0.0], [[1] * 64], [[-1, -1]]) == x
     got = penalise([[1.0] * 64], [0], [2.0], [0.0], [0.0], [[0] * 64], [[-(2**31), 1]])
     assert [place for place, value in enumerate(got[0]) if value == 0.5] == [31, 32]
+
+
+@pytest.mark.parametrize(
+    ("draft", "second"), [(-1, [1, 1]), (2, [1, 1]), (2**20, [1, 1]), (1, [1, 0])]
+)
+def test_penalties_count_no_draft_that_is_no_token(draft, second):
+    """The second row is behind the draft."""
+    x, none = [[1.0, 1.0]] * 2, ([[0, 0]], [[0]])
+    where = {"tokens": (0, draft), "pos": (0, 1), "drafts": 1}
+    assert penalise(x, [0, 0], [1.0], [1.0], [0.0], *none, **where) == [[1, 1], second]
 
 
 @pytest.mark.parametrize("counted", [True, False])
