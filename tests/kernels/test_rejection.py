@@ -141,7 +141,7 @@ def test_definitions_are_vllms_kernels(sampler, counts):
         for draft in (True, False):
             options = {"NO_DRAFT_PROBS": not draft}
             call = random_call(counts, draft)
-            call[2].clamp_(min=0)  # vLLM reads before the table for a placeholder
+            call[2].clamp_(0, 6)  # vLLM reads beyond the table for what is no token
             ours = outputs(reference.random, call, **options)
             theirs = sampler.rejection_random_sample_kernel[rows]
             assert outputs(theirs, call, **options).equal(ours)
