@@ -13,6 +13,7 @@ from ascend_runtime.device import is_npu
 from ascend_runtime.dispatch import choice, op
 from ascend_runtime.log import logger
 from ascend_runtime.reference import minimax as reference
+from ascend_runtime.replaced import stands_for
 
 _log = logger(__name__)
 _MODEL_TYPE = "minimax_m2"
@@ -172,6 +173,5 @@ def _has_kernel(name: str, device_type: str) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_plain(kind: type) -> bool:
-    plain = import_module("vllm.model_executor.layers.rotary_embedding").RotaryEmbedding
-    replacements = import_module("vllm.model_executor.custom_op").op_registry_oot
-    return kind in (plain, replacements.get(plain.__name__))
+    rotary = import_module("vllm.model_executor.layers.rotary_embedding")
+    return stands_for(kind, rotary.RotaryEmbedding)

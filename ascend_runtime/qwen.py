@@ -11,6 +11,7 @@ import torch
 from ascend_runtime import dispatch
 from ascend_runtime.reference.qwen import Parts
 from ascend_runtime.reference.qwen import split_qkv_norm_rope as _split
+from ascend_runtime.replaced import stands_for
 
 _NAME: Final = "qwen.split_qkv_norm_rope"
 _LAYERS: Final = "vllm.model_executor.layers"
@@ -103,18 +104,12 @@ def _fits(device_type: str, head_dim: int, rotary_dim: int) -> bool:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_rope(cls: type) -> bool:
     module = import_module(f"{_LAYERS}.rotary_embedding")
-    return any(_stands_for(cls, getattr(module, name)) for name in _ROPES)
+    return any(stands_for(cls, getattr(module, name)) for name in _ROPES)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_norm(cls: type) -> bool:
-    return _stands_for(cls, import_module(f"{_LAYERS}.layernorm").GemmaRMSNorm)
-
-
-def _stands_for(cls: type, wanted: type) -> bool:
-    """Whether it is a class of vLLM, or what a platform has vLLM make in its place."""
-    registered = import_module("vllm.model_executor.custom_op").op_registry_oot
-    return cls in (wanted, registered.get(wanted.__name__))
+    return stands_for(cls, import_module(f"{_LAYERS}.layernorm").GemmaRMSNorm)
 
 
 def _parts(

@@ -100,6 +100,13 @@ def test_wider_table_and_narrower_positions(cores):
     torch.testing.assert_close(got, reference.fused_qkv_norm_rope(*call), **CLOSE[torch.float16])
 
 
+def test_positions_may_be_a_column():
+    call = list(rope_call(5, 4, 2, 64, 32, torch.float32))
+    wanted = kernels.fused_qkv_norm_rope(*call)
+    call[3] = torch.stack([call[3], call[3] + 1], dim=1)[:, 0]
+    torch.testing.assert_close(kernels.fused_qkv_norm_rope(*call), wanted, rtol=0, atol=0)
+
+
 def test_one_all_reduce_of_two_numbers_a_token():
     seen = []
     *norm, _, _ = norm_call(5, 8, 4)
