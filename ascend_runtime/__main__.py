@@ -1,7 +1,6 @@
 """`python -m ascend_runtime`: what is in the installed wheel, and is the installation sound.
 
-Exit status: 0 if all is well, 1 if something is wrong, 2 if this is not an installed wheel or the
-environment asks for an implementation that is not there.
+Exit status: 0 if all is well, 1 if something is wrong, 2 if this is not an installed wheel.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    try:
-        report = _report(manifest, site)
-    except (ValueError, RuntimeError) as error:  # what the environment asks for and is not there
-        print(f"python -m ascend_runtime: {error}", file=sys.stderr)
-        return 2
+    report = _report(manifest, site)
     if options.json:
         print(json.dumps(report, indent=1))
     else:
@@ -52,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(manifest: manifests.Manifest, site: Path) -> dict[str, Any]:
     findings = doctor.examine(manifest, site)
+    errors: list[str] = []
+    operations = _operations(errors)
+    if errors:
+        more = f" (and {len(errors) - 1} more like it)" if errors[1:] else ""
+        cure = "correct or unset the variable ASCEND_RUNTIME_..., or install what it needs"
+        findings.append(doctor.Finding("environment", errors[0] + more, cure))
     return {
         "schema": SCHEMA,
         "ok": not findings,
@@ -61,16 +62,27 @@ def _report(manifest: manifests.Manifest, site: Path) -> dict[str, Any]:
         "base": manifest.base,
         "transforms": manifest.transforms,
         "files": len(manifest.files),
-        "operations": _operations(),
+        "operations": operations,
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
 
 
-def _operations() -> dict[str, Any] | None:
+def _operations(errors: list[str]) -> dict[str, Any] | None:
     """Say for each operation what could do it on an NPU, what is missing, and what is taken.
 
-    Without torch, which an installation may still lack, there is nothing to say: None.
+    What is taken is None where a call would fail, as the environment asks for what is not there;
+    why, is added to `errors`, once. Without torch, which an installation may still lack, there is
+    nothing to say: None.
     """
+
+    def ask(question: Callable[..., str | None], *args: str) -> str | None:
+        try:
+            return question(*args)
+        except (ValueError, RuntimeError) as error:
+            if str(error) not in errors:
+                errors.append(str(error))
+            return None
+
     try:
         from ascend_runtime import device, dispatch
         from ascend_runtime.operations import OPERATIONS
@@ -88,9 +100,9 @@ def _operations() -> dict[str, Any] | None:
             }
             for way in operation.implementations
         ]
-        chosen = dispatch.choice(operation.name, kind)
+        chosen = ask(dispatch.choice, operation.name, kind)
         table.append({"name": operation.name, "implementations": ways, "chosen": chosen})
-    return {"device": kind, "soc": device.soc_name(), "table": table}
+    return {"device": kind, "soc": ask(device.soc_name), "table": table}
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -131,7 +143,7 @@ def _show_operations(operations: dict[str, Any]) -> None:
             if way["kind"] != "reference":
                 needs.insert(0, "/".join(way["socs"]))
             ways.append(f"{text} ({', '.join(needs)})" if needs else text)
-        print(f"  {one['name']:{width}}  {one['chosen']:9}  of {' > '.join(ways)}")
+        print(f"  {one['name']:{width}}  {one['chosen'] or 'fails':9}  of {' > '.join(ways)}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from ascend_runtime.operations import KINDS, OPERATIONS, Implementation, Operati
 
 _CHOICES: Final = ("upstream", *KINDS)
 _log = logger(__name__)
-_overrides: dict[str, str] = {}
+#: What `override` forces, innermost first.
+_overrides: tuple[dict[str, str], ...] = ()
 
 Function = Callable[..., Any]
 #: Ways to do an operation, in order: a test of the arguments (None: no test), and the function.
@@ -103,6 +104,9 @@ class _Kernel:
 def override(choice: str, *names: str) -> Iterator[None]:
     """Force a choice for some operations or topics, or for all, on every device and thread.
 
+    The innermost override that says something of an operation holds, and any of them before
+    ASCEND_RUNTIME_IMPL; within each of these, the closest name.
+
     Args:
         choice: "upstream" (vLLM's own code), "vendor", "kernel" or "reference".
         names: operations (`gdn.packed_decode`) or topics (`gdn`); none means all.
@@ -115,7 +119,7 @@ def override(choice: str, *names: str) -> Iterator[None]:
     before = _overrides
     chosen = dict.fromkeys(names or ("",), choice)
     _check(chosen, "override")
-    _overrides = {**before, **chosen}
+    _overrides = (chosen, *before)
     try:
         yield
     finally:
@@ -179,13 +183,13 @@ def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _forced(operation: Operation) -> str | None:
-    """Return the choice that somebody forced on an operation: the closest name, overrides first."""
+    """Return the choice that somebody forced on an operation, if anybody did."""
     environment = os.environ.get("ASCEND_RUNTIME_IMPL")
     if not environment and not _overrides:
         return None
     names = (operation.name, operation.name.split(".")[0], "")
     kinds = {"upstream", *(one.kind for one in operation.implementations)}
-    for table in (_overrides, _read(environment) if environment else {}):
+    for table in (*_overrides, _read(environment) if environment else {}):
         for name in names:
             if table.get(name) in kinds:
                 return table[name]

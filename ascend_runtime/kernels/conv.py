@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import spans_little, vector_grid
 from ascend_runtime.reference.conv import PAD_SLOT_ID, Sequences, agree, flatten
 
 #: Tokens and channels of a tile.
@@ -277,7 +277,7 @@ def causal_conv1d_fn_fits(
 ) -> bool:
     """Whether vLLM's widths, no prefix caching, and the usual mark of padding are asked for."""
     plain = block_idx_last_scheduled_token is None and pad_slot_id == PAD_SLOT_ID
-    return plain and 2 <= weight.shape[1] <= 4 and _spans_little(x)
+    return plain and 2 <= weight.shape[1] <= 4 and spans_little(x)
 
 
 def causal_conv1d_update_fits(
@@ -297,7 +297,7 @@ def causal_conv1d_update_fits(
 ) -> bool:
     """Whether vLLM's widths, no prefix caching, and the usual mark of padding are asked for."""
     plain = block_idx_last_scheduled_token is None and pad_slot_id == PAD_SLOT_ID
-    return plain and 2 <= weight.shape[1] <= 4 and _spans_little(x)
+    return plain and 2 <= weight.shape[1] <= 4 and spans_little(x)
 
 
 def _indices(indices: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
@@ -383,9 +383,3 @@ def _run(
         CHANNELS=_CHANNELS,
         SHIFT_BY_ONE=accepted is not None,
     )
-
-
-def _spans_little(x: torch.Tensor) -> bool:
-    """Whether offsets within a tensor, and within its copy without gaps, fit 32 bits."""
-    span = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return max(span, x.numel()) < 2**31

@@ -1,6 +1,8 @@
-"""How many programs a kernel is launched with."""
+"""How many programs a kernel is launched with, and what its addresses can reach."""
 
 from __future__ import annotations
+
+import torch
 
 from ascend_runtime.device import cores
 
@@ -16,3 +18,13 @@ def vector_grid(tasks: int) -> tuple[int]:
 def matrix_grid(tasks: int) -> tuple[int]:
     """Return the grid of a kernel that uses `tl.dot`: a program an AI core, or a task."""
     return (max(1, min(tasks, cores()[0], MOST_PROGRAMS)),)
+
+
+def spans_little(*tensors: torch.Tensor | None) -> bool:
+    """Whether offsets within each tensor, and within its copy without gaps, fit 32 bits."""
+    return all(_span(x) < 2**31 for x in tensors if x is not None)
+
+
+def _span(x: torch.Tensor) -> int:
+    steps = zip(x.shape, x.stride(), strict=True)
+    return max(sum((size - 1) * stride for size, stride in steps), x.numel())

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import spans_little, vector_grid
 from ascend_runtime.reference.norm import check_layer_norm
 
 #: Elements of a tile.
@@ -39,6 +39,8 @@ def l2norm_fwd(
     if columns > _TILE:
         raise RuntimeError(f"l2norm_fwd: {columns} columns, at most {_TILE} fit a tile")
     y = torch.empty(x.shape, dtype=output_dtype or x.dtype, device=x.device)
+    if not y.numel():
+        return y
     flat = x.reshape(-1, columns)
     if flat.stride(-1) != 1:
         flat = flat.contiguous()
@@ -176,14 +178,14 @@ def layer_norm_fwd_fits(
     is_rms_norm: bool = False,
     activation: str = "swish",
 ) -> bool:
-    """Whether a group fits a tile, and columns lie side by side."""
+    """Whether a group fits a tile, columns lie side by side, and rows within 32 bits."""
     given = (x, weight, *(one for one in (bias, z, out) if one is not None))
     close = all(one.stride(-1) == 1 or one.shape[-1] == 1 for one in given)
-    return close and (group_size or x.shape[1]) <= _WIDEST
+    return close and (group_size or x.shape[1]) <= _WIDEST and spans_little(x, z, out)
 
 
 def l2norm_fwd_fits(
     x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None
 ) -> bool:
-    """Whether a row fits a tile."""
-    return x.shape[-1] <= _TILE
+    """Whether a row fits a tile, and rows lie within 32 bits."""
+    return x.shape[-1] <= _TILE and spans_little(x)

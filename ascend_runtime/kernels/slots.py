@@ -52,7 +52,8 @@ def _slots_kernel(
                 position = tl.load(positions + token, mask=inside, other=0).to(tl.int32)
                 block = position // (size * ranks)
                 offset = position - block * (size * ranks)
-                number = tl.load(row + block, mask=inside & (block < blocks), other=0)
+                known = inside & (block < blocks)
+                number = tl.load(row + block, mask=known, other=0)
                 if SHARED:
                     turn = offset // step
                     round = turn // ranks
@@ -61,6 +62,7 @@ def _slots_kernel(
                     slot = tl.where(local, slot, pad)
                 else:
                     slot = number * size + offset
+                slot = tl.where(known, slot, pad)
                 tl.store(slots + token, slot.to(slots.dtype.element_ty), mask=inside)
 
 
@@ -78,9 +80,9 @@ def compute_slot_mappings(
         _slots_kernel[vector_grid(requests + 1)](
             slots[group],
             table.gpu,
-            idx_mapping,
-            query_start_loc,
-            positions,
+            idx_mapping.contiguous(),
+            query_start_loc.contiguous(),
+            positions.contiguous(),
             requests,
             slots.shape[1],
             table.gpu.stride(0),

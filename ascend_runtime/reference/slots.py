@@ -20,8 +20,8 @@ def compute_slot_mappings(
 
     Token t of request r at position p is in block p // (B * cp) of its row, for blocks of B slots
     and cp context-parallel ranks; its slot is that block's number times B, and the rest within.
-    With cp > 1, interleaved by I, a slot of another rank is -1, and so are all behind the last
-    token.
+    With cp > 1, interleaved by I, a slot of another rank is -1; so is that of a position behind the
+    row's last block, and all behind the last token.
 
     Args:
         tables: the `BlockTables`; `slot_mappings` [groups, most tokens] is written.
@@ -45,12 +45,14 @@ def compute_slot_mappings(
     for group, table in enumerate(tables.block_tables):
         size = tables.block_sizes[group]
         span = size * tables.cp_size
-        block = table.gpu[row, position // span].long()
+        place = position // span
+        blocks = table.gpu.shape[1]
+        block = table.gpu[row, place.clamp(max=blocks - 1)].long()
         offset = position % span
-        local = torch.ones_like(inside)
+        local = place < blocks
         if tables.cp_size > 1:
             step = tables.cp_interleave
-            local = offset // step % tables.cp_size == tables.cp_rank
+            local &= offset // step % tables.cp_size == tables.cp_rank
             offset = offset // (step * tables.cp_size) * step + offset % step
         slot = torch.where(inside & local, block * size + offset, PAD)
         slots[group] = slot.to(slots.dtype)

@@ -23,7 +23,7 @@ def apply_top_k_top_p(
 def apply_top_k_top_p_fits(
     logits: torch.Tensor, k: torch.Tensor | None, p: torch.Tensor | None
 ) -> bool:
-    """Whether it is a table of floats with float32 limits."""
+    """Whether it is a table of floats without gaps, and p is of its dtype."""
     floats = (torch.float32, torch.float16, torch.bfloat16)
     return (
         logits.dim() == 2

@@ -41,5 +41,6 @@ def _pip(folder: Path, ir: str) -> None:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise RewriterError(
             f"{', '.join(packages)} cannot be installed for Python {sys.version.split()[0]}: "
-            f"{lines[-1] if lines else 'pip failed'}; there are wheels for Python 3.9 to 3.11"
+            f"{lines[-1] if lines else 'pip failed'}. It takes a Python from 3.9 to 3.11, and a"
+            " package index that pip can reach"
         )

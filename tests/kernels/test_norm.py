@@ -19,7 +19,7 @@ def l2norm(vllm_site):
     return importlib.import_module("vllm.model_executor.layers.fla.ops.l2norm").l2norm_fwd
 
 
-@pytest.mark.parametrize("shape", [(0, 8), (1, 1), (5, 3, 24), (70, 128), (300, 40)])
+@pytest.mark.parametrize("shape", [(0, 8), (2, 0), (1, 1), (5, 3, 24), (70, 128), (300, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_l2norm_kernel_is_the_definition(cores, shape, dtype):
     x = torch.randn(shape).to(dtype)
@@ -94,6 +94,15 @@ def test_layer_norm_kernel_takes():
     assert not kernels.layer_norm_fwd_fits(**call)
     assert kernels.layer_norm_fwd_fits(**call, group_size=1)
     assert not kernels.layer_norm_fwd_fits(**(layer_norm_call(2, 8) | {"z": torch.ones(8, 2).T}))
+
+
+def test_kernels_leave_what_is_out_of_reach_of_32_bits():
+    far = torch.empty_strided((3, 8), (2**30, 1), device="meta")
+    call = layer_norm_call(3, 8)
+    assert kernels.layer_norm_fwd_fits(**call)
+    for name in ("x", "z", "out"):
+        assert not kernels.layer_norm_fwd_fits(**(call | {name: far}))
+    assert kernels.l2norm_fwd_fits(call["x"]) and not kernels.l2norm_fwd_fits(far)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from interpreter import GridTooLarge, ascend_grids, launch_sizes
+from interpreter import GridTooLarge, ascend_grids, launch_sizes, with_gaps
 
 from ascend_runtime import dispatch
 from ascend_runtime.kernels import rejection as kernels
@@ -102,6 +102,27 @@ def test_random_kernel_is_the_definition(cores, counts, draft):
     options = {"NO_DRAFT_PROBS": not draft}
     expected = outputs(reference.random, call, **options)
     assert outputs(kernels.random, call, **options).equal(expected)
+
+
+def test_vectors_with_gaps(cores):
+    """As are columns of a table; what is written, and probabilities, have none."""
+    for name, call in (
+        ("greedy", greedy_call([2, 0, 3], False)),
+        ("random", random_call([2, 0, 3], True)),
+        ("recover", recover_call([2, 0, 3], True, 7)),
+    ):
+        gaps = [
+            with_gaps(one)
+            if at and isinstance(one, torch.Tensor) and 1 in (one.dim(), *one.shape[1:])
+            else one
+            for at, one in enumerate(call)
+        ]
+        assert any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in gaps)
+        options = {"NO_DRAFT_PROBS": False} if name == "random" else {}
+        right = outputs(getattr(reference, name), call, **options)
+        with ascend_grids():
+            getattr(kernels, name)(*gaps, **options)
+        assert gaps[0].equal(right)
 
 
 def test_random_kernel_clamps_uniform_numbers(cores):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from interpreter import GridTooLarge, ascend_grids, launch_sizes
+from interpreter import GridTooLarge, ascend_grids, launch_sizes, with_gaps
 
 from ascend_runtime import dispatch
 from ascend_runtime.kernels import sampling as kernels
@@ -173,6 +173,25 @@ def test_post_update(cores, rows, drafts, counted):
     both("post_update", *call, written=(1, 2, 3, 8, 9))
 
 
+def gapped(call: list, *which: int) -> list:
+    return [with_gaps(one) if at in which else one for at, one in enumerate(call)]
+
+
+def test_vectors_with_gaps(cores):
+    """As are columns of a table; tensors that are written are vLLM's own and have none."""
+    logits = torch.randint(0, 9, (5, 700)).float()
+    temperature = torch.rand(8).round(decimals=1)
+    draw = [logits, places(5, 8), temperature, torch.arange(8) * 7**20, torch.arange(5) + 3]
+    both("gumbel_sample", *gapped(draw, 1, 2, 3, 4), True)
+    both("apply_temperature", *gapped(draw[:3], 1, 2), written=(0,))
+    rank = [torch.zeros(5).long(), logits, 700, torch.tensor([3, 600, 2, 9, 0]), 700]
+    both("ranks", *gapped(rank, 3), written=(0,))
+    both("apply_penalties", *gapped(penalties_call(9, 100, 3), *range(1, 7)), written=(0,))
+    update = gapped(update_call(5, 3, True), 0, 5, 6, 7)
+    update[4] = update[4].T.contiguous().T
+    both("post_update", *update, written=(1, 2, 3, 8, 9))
+
+
 def slot_tables(sizes: list[int], rows: int, most: int, cp=(1, 0, 1), dtype=torch.int32):
     return SimpleNamespace(
         slot_mappings=torch.full((len(sizes), most), 99, dtype=dtype),
@@ -204,6 +223,18 @@ def test_slots(cores, cp, lengths, dtype):
     with ascend_grids():
         got = slot_kernels.compute_slot_mappings(tables, *args)
     assert got.equal(right[:, : got.shape[1]]) and tables.slot_mappings.equal(all_right)
+
+
+def test_slots_of_positions_behind_the_last_block(cores):
+    tables = slot_tables([16], 2, 8)
+    numbers = tables.block_tables[0].gpu[1].tolist()
+    positions = torch.tensor([29 * 16 + 15, 30 * 16, 3, 30 * 16 + 40])
+    vectors = (torch.tensor([1, 0]).int()[:1], torch.tensor([0, 4]).int(), positions)
+    for module in (slot_reference, slot_kernels):
+        for args in (vectors, map(with_gaps, vectors)):
+            got = module.compute_slot_mappings(tables, *args, 5)
+            assert got.tolist() == [[numbers[29] * 16 + 15, -1, numbers[0] * 16 + 3, -1, -1]]
+            tables.slot_mappings.fill_(99)
 
 
 @pytest.fixture

@@ -148,12 +148,15 @@ def test_a_forced_kernel_that_does_not_fit_leaves_it_to_the_reference(ways, monk
 def test_override_of_one_topic_or_operation(ways):
     function = decorated()
     other = dispatch.op("rejection.greedy")(lambda x: "other")
-    with dispatch.override("upstream", "toy"):
+    with dispatch.override("upstream", "toy"), dispatch.override("upstream", "rejection"):
         assert function(torch.ones(2)) == "upstream"
         with dispatch.override("kernel", "toy.add"):
             assert function(torch.ones(2))[0] == "kernel"
             with dispatch.override("reference"):
-                assert function(torch.ones(2))[0] == "kernel", "the closer name wins"
+                assert function(torch.ones(2))[0] == "reference", "the innermost wins"
+        with dispatch.override("vendor"):
+            assert function(torch.ones(2))[0] == "vendor"
+            assert other(torch.ones(1)) == "other", "what has no such way asks the next one out"
         assert function(torch.ones(2)) == "upstream"
     with dispatch.override("upstream", "rejection"):
         assert other(torch.ones(1)) == "other"

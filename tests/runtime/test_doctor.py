@@ -307,17 +307,37 @@ def test_operations_are_told_for_the_chip(site, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
+    ("variable", "value", "problem", "fails"),
     [
-        ("ASCEND_RUNTIME_IMPL", "fast"),
-        ("ASCEND_RUNTIME_IMPL", "vendor"),
-        ("ASCEND_RUNTIME_SOC", "A9"),
+        (
+            "ASCEND_RUNTIME_IMPL",
+            "fast",
+            "ASCEND_RUNTIME_IMPL=fast: 'fast' must be one of upstream, vendor, kernel, reference",
+            {"conv.causal_conv1d_fn", "sampling.ranks", "rejection.expand"},
+        ),
+        (
+            "ASCEND_RUNTIME_IMPL",
+            "vendor",
+            "gdn.sigmoid_gating_update: its vendor needs torch_npu.npu_recurrent_gated_delta_rule"
+            " (and 1 more like it)",
+            {"gdn.sigmoid_gating_update", "sampling.apply_top_k_top_p"},
+        ),
+        ("ASCEND_RUNTIME_SOC", "A9", "ASCEND_RUNTIME_SOC=A9: it must be one of ", set()),
     ],
 )
-def test_bad_choice_in_the_environment_is_one_line(site, capsys, monkeypatch, variable, value):
+def test_bad_choice_in_the_environment_is_found(
+    site, capsys, monkeypatch, variable, value, problem, fails
+):
     monkeypatch.setattr(manifest, "site", lambda: site.root)
     monkeypatch.setenv(variable, value)
-    assert command.main([]) == 2
+    site.patched()
+    assert command.main([]) == 1
     told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1 and told.err.startswith("python -m ascend_runtime: ")
+    lines = told.out.splitlines()
+    assert told.err == ""
+    assert [line for line in lines if line.startswith(f"wrong [environment]: {problem}")]
+    failing = {line.split()[0] for line in lines if line.split()[1:2] == ["fails"]}
+    assert failing == fails if value != "fast" else failing > fails
+    assert command.main(["--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert {one["name"] for one in report["operations"]["table"] if not one["chosen"]} == failing

@@ -174,10 +174,10 @@ def gumbel_sample(
     _gumbel_kernel[vector_grid(rows)](
         tokens,
         logits,
-        expanded_idx_mapping,
-        temperature,
-        seed,
-        pos,
+        expanded_idx_mapping.contiguous(),
+        temperature.contiguous(),
+        seed.contiguous(),
+        pos.contiguous(),
         out,
         rows,
         vocab,
@@ -200,8 +200,8 @@ def apply_temperature(
     tiles = triton.cdiv(vocab, _WIDTH)
     _temperature_kernel[vector_grid(rows * tiles)](
         logits,
-        expanded_idx_mapping,
-        temperature,
+        expanded_idx_mapping.contiguous(),
+        temperature.contiguous(),
         rows,
         vocab,
         logits.stride(0),

@@ -72,5 +72,11 @@ def ranks(
     """See `ascend_runtime.reference.sampling.ranks`."""
     if len(output):
         _ranks_kernel[vector_grid(len(output))](
-            output, logits, token_ids, len(output), vocab_size, logits_stride, WIDTH=_WIDTH
+            output,
+            logits,
+            token_ids.contiguous(),
+            len(output),
+            vocab_size,
+            logits_stride,
+            WIDTH=_WIDTH,
         )

@@ -91,12 +91,12 @@ def apply_penalties(
     tiles = triton.cdiv(vocab, 32 * _WORDS)
     _penalties_kernel[vector_grid(rows * tiles)](
         logits,
-        expanded_idx_mapping,
-        token_ids,
-        expanded_local_pos,
-        repetition_penalty,
-        frequency_penalty,
-        presence_penalty,
+        expanded_idx_mapping.contiguous(),
+        token_ids.contiguous(),
+        expanded_local_pos.contiguous(),
+        repetition_penalty.contiguous(),
+        frequency_penalty.contiguous(),
+        presence_penalty.contiguous(),
         prompt_bin_mask,
         output_bin_counts,
         rows,

@@ -61,16 +61,18 @@ def post_update(
     rows = len(idx_mapping)
     if not rows:
         return
+    if sampled_tokens.stride(1) != 1:
+        sampled_tokens = sampled_tokens.contiguous()
     counts = total_len if output_bin_counts is None else output_bin_counts
     _post_update_kernel[vector_grid(rows)](
-        idx_mapping,
+        idx_mapping.contiguous(),
         num_computed_tokens,
         last_sampled_tokens,
         counts,
         sampled_tokens,
-        num_sampled,
-        num_rejected,
-        query_start_loc,
+        num_sampled.contiguous(),
+        num_rejected.contiguous(),
+        query_start_loc.contiguous(),
         all_token_ids,
         total_len,
         rows,
