@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,7 +76,7 @@ def _operations(errors: list[str]) -> dict[str, Any] | None:
     nothing to say: None.
     """
 
-    def ask(question: Callable[..., str | None], *args: str) -> str | None:
+    def ask(question: Callable[..., Any], *args: str) -> Any:
         try:
             return question(*args)
         except (ValueError, RuntimeError) as error:
@@ -88,6 +89,8 @@ def _operations(errors: list[str]) -> dict[str, Any] | None:
         from ascend_runtime.operations import OPERATIONS
     except ImportError:
         return None
+    if os.environ.get("ASCEND_RUNTIME_CORES"):
+        ask(device.cores)
     kind = "npu" if device.is_npu() else "cpu"
     table = []
     for operation in OPERATIONS.values():

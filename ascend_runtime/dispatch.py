@@ -116,14 +116,14 @@ def override(choice: str, *names: str) -> Iterator[None]:
     there: RuntimeError at the call otherwise.
     """
     global _overrides
-    before = _overrides
     chosen = dict.fromkeys(names or ("",), choice)
     _check(chosen, "override")
-    _overrides = (chosen, *before)
+    _overrides = (chosen, *_overrides)
     try:
         yield
     finally:
-        _overrides = before
+        # Those of other threads may have begun after this one.
+        _overrides = tuple(one for one in _overrides if one is not chosen)
 
 
 def choice(name: str, device_type: str) -> str:
@@ -161,9 +161,16 @@ def _selector(operation: Operation, upstream: Function) -> Callable[[Any, Any], 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def key_for(device_type: str) -> str:
         forced = _forced(operation)
-        key = f"{device_type} {forced}"
+        if forced == "upstream" or (forced is None and device_type not in ("npu", "cpu")):
+            ways.setdefault("upstream", ((None, upstream),))
+            return "upstream"
+        candidates = _candidates(operation, device_type, forced)
+        # Operators may be loaded, and the chip be known, after the first call.
+        key = " ".join((device_type, str(forced), *(one.kind for one in candidates)))
         if key not in ways:
-            ways[key] = _ways(operation, upstream, device_type, forced)
+            ways[key] = _ways(candidates)
+            if forced is None and device_type == "npu":
+                _warn_if_slow(operation, candidates)
         return key
 
     def select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
@@ -200,7 +207,7 @@ def _forced(operation: Operation) -> str | None:
 def _read(text: str) -> dict[str, str]:
     """Read ASCEND_RUNTIME_IMPL."""
     chosen = {}
-    for item in text.split(","):
+    for item in text.rstrip(" ").removesuffix(",").split(","):
         name, _, choice = item.strip().rpartition("=")
         chosen[name.strip()] = choice.strip()
     _check(chosen, f"ASCEND_RUNTIME_IMPL={text}")
@@ -248,13 +255,8 @@ def _warn_if_slow(operation: Operation, ways: list[Implementation]) -> None:
         _log.warning("%s runs as its plain torch reference, which is slow: %s", operation.name, why)
 
 
-def _ways(operation: Operation, upstream: Function, device_type: str, forced: str | None) -> _Ways:
-    if forced == "upstream" or (forced is None and device_type not in ("npu", "cpu")):
-        return ((None, upstream),)
+def _ways(candidates: list[Implementation]) -> _Ways:
     ways = []
-    candidates = _candidates(operation, device_type, forced)
-    if forced is None and device_type == "npu":
-        _warn_if_slow(operation, candidates)
     for one in candidates:
         fits = _load(one.fits) if one.fits else None
         ways.append((fits, _load(one.function)))

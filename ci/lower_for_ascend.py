@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        can_be_written(options.json)
+        check(options)
         rows = lower(options)
         show(rows)
         if options.page:
@@ -69,13 +70,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if judged and all(row["stage"] == "fits" for row in judged) else 1
 
 
+def check(options: argparse.Namespace) -> None:
+    """Refuse bad options before the work begins: ValueError or OSError."""
+    can_be_written(options.json)
+    if options.also_ir and not options.page:
+        raise ValueError("--also-ir is for the page: give --page too")
+    if not re.fullmatch(r"Ascend\w*", options.arch):
+        raise ValueError(f"--arch {options.arch}: a chip is named as in Ascend910B1")
+    if options.page:
+        if options.names:
+            raise ValueError("--page writes whole tables: name no operations with it")
+        can_be_written(options.page)
+        if not options.page.is_file():
+            raise OSError(f"{options.page} is not there: --page fills the tables of a page")
+    for site in (options.upstream, options.edited):
+        if site and not (Path(site) / "vllm/triton_utils/__init__.py").is_file():
+            raise ValueError(f"{site} has no sources of vLLM in a folder vllm")
+
+
 def lower(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Compile all that is asked for; the launches of an operation stand together."""
     trees = [site for site in (options.upstream, options.edited) if site]
     kernel_cases.load(options.names, own=bool(trees))
-    for site in trees:
-        if not (Path(site) / "vllm").is_dir():
-            raise ValueError(f"{site} has no folder vllm")
     folder = tools.install(options.ir)
     rows = run(options.names, folder, options.arch)
     if options.upstream:
@@ -113,7 +129,7 @@ def run(
             command.append("--edited" if only_edited else "--upstream")
         done = subprocess.run(command, env=environment, cwd=ROOT, check=False)
         if not out.is_file():
-            raise RuntimeError(f"the compiling process ended with {done.returncode}")
+            raise RewriterError(f"the compiling process ended with {done.returncode}")
         rows: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))
     patched = site is not None and (Path(site) / "ascend_runtime").is_dir()
     for row in rows:

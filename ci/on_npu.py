@@ -38,7 +38,9 @@ from ci.output import can_be_written  # noqa: E402
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the kernels on a real device.")
     parser.add_argument("names", nargs="*", metavar="operation", help="default: all")
-    parser.add_argument("--device", default="npu", help="npu (default), cuda or cpu")
+    parser.add_argument(
+        "--device", choices=("npu", "cuda", "cpu"), default="npu", help="npu (default), cuda or cpu"
+    )
     parser.add_argument("--repeat", type=int, default=20, help="timed runs (default 20; 0: none)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     options = parser.parse_args(arguments)
@@ -85,7 +87,7 @@ def examine(case: Case, device: str, repeat: int) -> dict[str, Any]:
         right = row["difference"] <= case.tolerance
         for kind in ("kernel", "reference"):
             row[kind] = timed(_load(ways[kind]), case, device, repeat)
-        row["upstream"] = _upstream(case, device, repeat)
+        row["upstream"], row["no_upstream"] = _upstream(case, device, repeat)
         row["right"] = right
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -105,7 +107,8 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
         return 0.0 if one.equal(other) else float("inf")
     one, other = one.double().cpu(), other.double().cpu()
     finite = other.isfinite()
-    if not one[~finite].nan_to_num().equal(other[~finite].nan_to_num()):
+    odd, wanted = one[~finite], other[~finite]
+    if not torch.where(odd.isnan(), wanted.isnan(), odd == wanted).all():
         return float("inf")
     if not finite.any():
         return 0.0
@@ -139,10 +142,10 @@ def _wait(device: str) -> None:
         module.synchronize()
 
 
-def _upstream(case: Case, device: str, repeat: int) -> float | None:
-    """Time vLLM's own kernel; None where it cannot run."""
+def _upstream(case: Case, device: str, repeat: int) -> tuple[float | None, str]:
+    """Time vLLM's own kernel; None where it cannot run, and why."""
     if not case.upstream or not repeat:
-        return None
+        return None, ""
     try:
         from ascend_runtime import dispatch
 
@@ -151,9 +154,9 @@ def _upstream(case: Case, device: str, repeat: int) -> float | None:
             grid = case.grid(case.make(Maker(device)))
             function = function[grid]
         with dispatch.override("upstream"):
-            return timed(function, case, device, repeat)
-    except Exception:  # no vLLM, or what it does not compile to: an empty cell
-        return None
+            return timed(function, case, device, repeat), ""
+    except Exception as error:  # no vLLM, or what it does not compile to
+        return None, f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def line(row: dict[str, Any]) -> str:
@@ -164,6 +167,8 @@ def line(row: dict[str, Any]) -> str:
     for kind in ("kernel", "reference", "upstream"):
         if row.get(kind) is not None:
             told += f"  {kind} {row[kind]:.0f} us"
+    if row.get("no_upstream"):
+        told += f"  no upstream ({row['no_upstream'][:80]})"
     return told + (f"  {row['error']}" if "error" in row else "")
 
 

@@ -323,6 +323,11 @@ def _run(
     """Convolve x [T, D] into out [T, D], contiguous, and write the states."""
     tokens, channels = x.shape
     batch, taps = len(lines), weight.shape[1] - 1
+    starts = starts.to(torch.int32).contiguous()
+    if flags is not None:
+        flags = flags.contiguous()
+    if accepted is not None:
+        accepted = accepted.contiguous()
     if not tokens or not batch:
         return
     tiles = triton.cdiv(channels, _CHANNELS)
@@ -349,7 +354,7 @@ def _run(
         out,
         x,
         weight.T.contiguous(),
-        weight if bias is None else bias,
+        weight if bias is None else bias.contiguous(),
         history,
         where.owner.int(),
         where.place.int(),
@@ -372,7 +377,7 @@ def _run(
         x,
         history,
         lines,
-        starts.to(torch.int32),
+        starts,
         batch,
         channels,
         tiles,

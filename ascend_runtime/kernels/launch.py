@@ -28,3 +28,13 @@ def spans_little(*tensors: torch.Tensor | None) -> bool:
 def _span(x: torch.Tensor) -> int:
     steps = zip(x.shape, x.stride(), strict=True)
     return max(sum((size - 1) * stride for size, stride in steps), x.numel())
+
+
+def side_by_side(*tensors: torch.Tensor | None) -> bool:
+    """Whether the columns of each tensor lie one behind another."""
+    return all(x is None or x.stride(-1) == 1 or x.shape[-1] == 1 for x in tensors)
+
+
+def without_gaps(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose columns lie one behind another: a copy unless they do."""
+    return x if side_by_side(x) else x.contiguous()

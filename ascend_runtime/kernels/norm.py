@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import spans_little, vector_grid
+from ascend_runtime.kernels.launch import side_by_side, spans_little, vector_grid
 from ascend_runtime.reference.norm import check_layer_norm
 
 #: Elements of a tile.
@@ -179,9 +179,8 @@ def layer_norm_fwd_fits(
     activation: str = "swish",
 ) -> bool:
     """Whether a group fits a tile, columns lie side by side, and rows within 32 bits."""
-    given = (x, weight, *(one for one in (bias, z, out) if one is not None))
-    close = all(one.stride(-1) == 1 or one.shape[-1] == 1 for one in given)
-    return close and (group_size or x.shape[1]) <= _WIDEST and spans_little(x, z, out)
+    close = side_by_side(x, weight, bias, z, out) and spans_little(x, z, out)
+    return close and (group_size or x.shape[1]) <= _WIDEST
 
 
 def l2norm_fwd_fits(

@@ -245,7 +245,8 @@ def post_update(
         idx_mapping: int32 [B], the place s of each request in the states; all different.
         num_computed_tokens: int32 [R], grows by the query's length less the rejected tokens.
         last_sampled_tokens: int64 [R] or [R, 1], gets the last one, if any was sampled.
-        output_bin_counts: int32 [R, V], counts them; None on pipeline stages but the last.
+        output_bin_counts: int32 [R, V], counts those from 0 to V - 1; None on pipeline stages but
+            the last.
         sampled_tokens: int64 [B, S + 1], of which the first `num_sampled` count.
         num_sampled, num_rejected: int32 [B].
         query_start_loc: int32 [B + 1].
@@ -266,7 +267,10 @@ def post_update(
         known = all_token_ids[state, place]
         all_token_ids[state, place] = torch.where(valid, token.to(known.dtype), known)
         if output_bin_counts is not None:
-            counted = (state, token.long())
-            output_bin_counts.index_put_(counted, valid.to(output_bin_counts.dtype), True)
-    total_len[state] = before + num_sampled
-    num_computed_tokens[state] += torch.diff(query_start_loc)[: len(state)] - num_rejected
+            vocab = output_bin_counts.shape[1]
+            known = valid & (token >= 0) & (token < vocab)
+            counted = (state, torch.where(known, token, 0).long())
+            output_bin_counts.index_put_(counted, known.to(output_bin_counts.dtype), True)
+    total_len[state] = (before + num_sampled).to(total_len.dtype)
+    done = torch.diff(query_start_loc)[: len(state)] - num_rejected
+    num_computed_tokens[state] += done.to(num_computed_tokens.dtype)

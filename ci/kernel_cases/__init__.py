@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ascend_runtime.operations import OPERATIONS
+
 #: What a call is made with.
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -107,5 +109,6 @@ def load(names: Sequence[str] = (), own: bool = False) -> list[Case]:
     ]
     if missed:
         known = ", ".join(sorted({case.operation for case in found}))
-        raise ValueError(f"no kernel is named {', '.join(missed)}; there are {known}")
+        plain = " (it has none of ours)" if missed[0] in OPERATIONS else ""
+        raise ValueError(f"no kernel is named {', '.join(missed)}{plain}; there are {known}")
     return chosen

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from interpreter import GridTooLarge, ascend_grids, launch_sizes
+from interpreter import GridTooLarge, ascend_grids, launch_sizes, with_gaps
 
 from ascend_runtime import dispatch
 from ascend_runtime.kernels import conv as kernels
@@ -144,6 +144,18 @@ def test_update_kernel_of_three_dimensions_and_other_dtypes(cores):
         check_update(kernels.causal_conv1d_update, reference.causal_conv1d_update, changed)
     plain = call | {"conv_state_indices": None}
     check_update(kernels.causal_conv1d_update, reference.causal_conv1d_update, plain)
+
+
+def test_vectors_with_gaps(cores):
+    """As are columns of a table; each by itself."""
+    call = prefill_call([5, 2, 0, 9], channels=7)
+    for name in ("bias", "query_start_loc", "cache_indices", "has_initial_state"):
+        one = call | {name: with_gaps(call[name])}
+        check_prefill(kernels.causal_conv1d_fn, reference.causal_conv1d_fn, one)
+    call = update_call(5, channels=7, drafts=3)
+    for name in ("bias", "conv_state_indices", "num_accepted_tokens", "query_start_loc"):
+        one = call | {name: with_gaps(call[name])}
+        check_update(kernels.causal_conv1d_update, reference.causal_conv1d_update, one)
 
 
 def test_what_the_kernels_take():

@@ -262,6 +262,21 @@ def test_table_finds_all_that_it_names(name):
             assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_lines_with_gaps_are_left_to_the_definition():
+    whole, gaps = cache(4, SMALL), torch.empty(4, 4, 8, 16).transpose(2, 3)
+    q = torch.empty(0)
+    rest = (q, q, q, q, q, 1.0)
+    assert kernels.fused_recurrent_fwd_fits(*rest, whole, True)
+    assert not kernels.fused_recurrent_fwd_fits(*rest, gaps)
+    assert not kernels.fused_recurrent_fwd_fits(*rest, initial_state=gaps)
+    assert kernels.packed_decode_fits(*rest, whole, q, q)
+    assert not kernels.packed_decode_fits(*rest, gaps, q, q)
+    assert kernels.fused_recurrent_kernel_fits(h0=whole, ht=whole, q=q)
+    assert not kernels.fused_recurrent_kernel_fits(h0=whole, ht=gaps, q=q)
+    assert kernels.sigmoid_gating_update_fits(q, *rest[:5], q, initial_state=whole)
+    assert not kernels.sigmoid_gating_update_fits(q, *rest[:5], q, initial_state=gaps)
+
+
 def test_line_with_gaps_is_refused():
     """Nothing is copied in silence: the states would go to the copy."""
     call = packed(2, SMALL, torch.float32)

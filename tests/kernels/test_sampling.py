@@ -192,6 +192,42 @@ def test_vectors_with_gaps(cores):
     both("post_update", *update, written=(1, 2, 3, 8, 9))
 
 
+def test_tables_with_gaps(cores):
+    """Those that are read are copied; those that are written are left to the definition."""
+    wide = torch.randn(5, 1400)[:, ::2]
+    draw = [wide, places(5, 8), torch.rand(8) + 0.1, torch.arange(8), torch.arange(5)]
+    both("gumbel_sample", *draw, True)
+    both("token_logprobs", wide, torch.randint(0, 700, (5, 3)))
+    both("ranks", torch.zeros(5).long(), wide, 1400, torch.arange(5), 700, written=(0,))
+    call = penalties_call(9, 100, 3)
+    call[7], call[8] = (one.T.contiguous().T for one in call[7:9])
+    both("apply_penalties", *call, written=(0,))
+    assert kernels.apply_penalties_fits(*call)
+    assert not kernels.apply_penalties_fits(wide, *call[1:])
+    assert not kernels.apply_temperature_fits(wide, *draw[1:3])
+    assert kernels.apply_temperature_fits(wide.contiguous(), *draw[1:3])
+    assert kernels.gumbel_sample_fits(*draw, True)
+    assert not kernels.gumbel_sample_fits(*draw, True, processed_logits_out=wide)
+    update = update_call(5, 3, True)
+    assert kernels.post_update_fits(*update)
+    for at in (1, 2, 3, 8, 9):
+        odd = torch.stack((update[at], update[at]), -1)[..., 0]
+        assert not kernels.post_update_fits(*update[:at], odd, *update[at + 1 :])
+
+
+def test_sampled_ids_that_are_no_tokens(cores):
+    """They are kept with the tokens, and counted nowhere."""
+    call = update_call(2, 1, True)
+    call[4][:] = torch.tensor([[-1, 3], [9, 2**31 - 1]])
+    call[5][:] = 2
+    both("post_update", *call, written=(1, 2, 3, 8, 9))
+    before = call[3].clone()
+    kernels.post_update(*call)
+    changed = call[3] - before
+    assert changed.sum() == 1 and changed[call[0][0], 3] == 1
+    both("post_update", *call[:5], call[5].long(), *call[6:], written=(1, 2, 3, 8, 9))
+
+
 def slot_tables(sizes: list[int], rows: int, most: int, cp=(1, 0, 1), dtype=torch.int32):
     return SimpleNamespace(
         slot_mappings=torch.full((len(sizes), most), 99, dtype=dtype),

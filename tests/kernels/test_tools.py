@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -129,8 +131,15 @@ def test_bad_options_are_one_line(capsys, tmp_path):
     assert on_npu.main(["--device", "cpu", "--json", missing, name]) == 2
     assert lower_for_ascend.main(["--json", missing, name]) == 2
     assert lower_for_ascend.main(["--ir", "9.9.9", name]) == 2
+    assert lower_for_ascend.main(["--also-ir", "1.1.0"]) == 2
+    assert lower_for_ascend.main(["--page", str(tmp_path / "page.md")]) == 2
+    (tmp_path / "page.md").touch()
+    assert lower_for_ascend.main(["--page", str(tmp_path / "page.md"), name]) == 2
+    assert lower_for_ascend.main(["--arch", "Foo", name]) == 2
+    (tmp_path / "site/vllm").mkdir(parents=True)
+    assert lower_for_ascend.main(["--upstream", str(tmp_path / "site"), name]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4 and all(line.split(":")[0] in TOOLS for line in lines)
+    assert len(lines) == 9 and all(line.split(":")[0] in TOOLS for line in lines)
 
 
 @pytest.mark.parametrize("program", ["lower_for_ascend.py", "on_npu.py"])
@@ -176,13 +185,18 @@ def test_run_on_a_device_tells_right_from_wrong(capsys, monkeypatch, tmp_path):
         ([1, 2], [1, 3], float("inf")),
         ([1.0, float("inf")], [1.0, float("inf")], 0.0),
         ([1.0, float("-inf")], [1.0, float("inf")], float("inf")),
+        ([float("nan"), 1.0], [0.0, 1.0], float("nan")),
+        ([0.0, 1.0], [float("nan"), 1.0], float("inf")),
+        ([torch.finfo(torch.float32).max], [float("inf")], float("inf")),
+        ([float("nan"), float("inf")], [float("nan"), float("inf")], 0.0),
         ([1.0], [1.0, 2.0], float("inf")),
         ([], [], 0.0),
         ([0.0], [0.0], 0.0),
     ],
 )
 def test_differences(one, other, difference):
-    assert on_npu._difference(torch.tensor(one), torch.tensor(other)) == difference
+    found = on_npu._difference(torch.tensor(one), torch.tensor(other))
+    assert found == difference or (math.isnan(found) and math.isnan(difference))
 
 
 def test_bits_of_the_unified_buffer(worker):
@@ -237,6 +251,9 @@ def compiled(monkeypatch, tmp_path):
     """Sites of a pristine and a patched tree, and what became of launches, to be set."""
     for name in ("pristine/vllm", "patched/vllm", "patched/ascend_runtime"):
         (tmp_path / name).mkdir(parents=True)
+    for name in ("pristine", "patched"):
+        (tmp_path / name / "vllm/triton_utils").mkdir()
+        (tmp_path / name / "vllm/triton_utils/__init__.py").touch()
     fates = {"ours": "fits", "pristine": "failed", "patched": "fits"}
     raw = {key: value for key, value in ROW.items() if key != "whose"}
 
@@ -279,8 +296,31 @@ def test_tree_that_is_not_there_is_one_line(compiled, capsys):
     assert lower_for_ascend.main(["--upstream", f"{compiled[0]}/none"]) == 2
     told = capsys.readouterr()
     assert (
-        told.out == "" and told.err == f"lower_for_ascend: {compiled[0]}/none has no folder vllm\n"
+        told.out == ""
+        and told.err
+        == f"lower_for_ascend: {compiled[0]}/none has no sources of vLLM in a folder vllm\n"
     )
+    done = subprocess.CompletedProcess([], 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lower_for_ascend.subprocess, "run", lambda *_, **__: done)
+        assert lower_for_ascend.main([]) == 2
+    told = capsys.readouterr().err
+    assert told == "lower_for_ascend: the compiling process ended with 1\n"
+
+
+def test_operation_without_a_kernel_is_told(capsys):
+    for tool in (on_npu, lower_for_ascend):
+        options = ["--device", "cpu"] if tool is on_npu else []
+        assert tool.main([*options, "rejection.expand"]) == 2
+        assert "rejection.expand (it has none of ours); there" in capsys.readouterr().err
+
+
+def test_why_vllms_kernel_is_not_timed(capsys, monkeypatch):
+    (case, _) = kernel_cases.load(["rejection.greedy"])
+    case = dataclasses.replace(case, upstream="no_such_module:kernel")
+    monkeypatch.setattr(kernel_cases, "load", lambda names: [case])
+    assert on_npu.main(["--device", "cpu", "--repeat", "1", "rejection.greedy"]) == 0
+    assert "no upstream (ModuleNotFoundError: No module named 'no_such" in capsys.readouterr().out
 
 
 def test_page_gets_its_tables_and_keeps_the_rest(compiled, capsys):

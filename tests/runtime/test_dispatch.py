@@ -99,6 +99,16 @@ def test_missing_needs_and_chips(ways, monkeypatch):
     assert who(on_npu(1, 2)) == "reference"
 
 
+def test_what_is_loaded_and_known_later_is_taken(ways, monkeypatch):
+    operator = ways.__dict__.pop("operator")
+    function = decorated()
+    assert function(on_npu(1, 2))[0] == "kernel"
+    ways.operator = operator
+    assert function(on_npu(1, 2))[0] == dispatch.choice("toy.add", "npu") == "vendor"
+    monkeypatch.setenv("ASCEND_RUNTIME_SOC", "310P")
+    assert function(on_npu(1, 2))[0] == dispatch.choice("toy.add", "npu") == "reference"
+
+
 def test_reference_on_npu_is_warned_of_once(ways, monkeypatch, caplog):
     monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
     del ways.operator
@@ -171,6 +181,8 @@ def test_environment_forces(ways, monkeypatch):
     assert function(torch.ones(2)) == "upstream"
     with dispatch.override("reference"):
         assert function(torch.ones(2))[0] == "reference", "an override is stronger"
+    monkeypatch.setenv("ASCEND_RUNTIME_IMPL", "toy=upstream, ")
+    assert function(torch.ones(2)) == "upstream"
     monkeypatch.delenv("ASCEND_RUNTIME_IMPL")
     assert function(torch.ones(2))[0] == "reference"
 
@@ -190,6 +202,17 @@ def test_bad_force_is_named(ways, monkeypatch, text, says):
         who(torch.ones(2))
     assert str(caught.value).startswith(f"ASCEND_RUNTIME_IMPL={text}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_overrides_that_overlap(ways):
+    """As of two threads: each ends by itself."""
+    one, other = dispatch.override("upstream"), dispatch.override("kernel", "toy")
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert who(torch.ones(2)) == "kernel"
+    other.__exit__(None, None, None)
+    assert who(torch.ones(2)) == "reference"
 
 
 def test_bad_override_changes_nothing(ways):

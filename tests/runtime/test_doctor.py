@@ -322,6 +322,7 @@ def test_operations_are_told_for_the_chip(site, capsys, monkeypatch):
             " (and 1 more like it)",
             {"gdn.sigmoid_gating_update", "sampling.apply_top_k_top_p"},
         ),
+        ("ASCEND_RUNTIME_CORES", "foo", "ASCEND_RUNTIME_CORES=foo: it must be two counts", set()),
         ("ASCEND_RUNTIME_SOC", "A9", "ASCEND_RUNTIME_SOC=A9: it must be one of ", set()),
     ],
 )

@@ -153,9 +153,8 @@ def _run(what: Recurrence, out: torch.Tensor) -> None:
     (heads, values), (key_heads, keys) = what.v.shape[1:], what.k.shape[1:]
     q, k, v = (_rows(x) for x in (what.q, what.k, what.v))
     # A copy of the cache would get the states in place of it.
-    for cache in (what.state, what.final):
-        if len(cache) and not cache[0].is_contiguous():
-            raise RuntimeError("a line of the states must be contiguous")
+    if not _whole_lines(what.state, what.final):
+        raise RuntimeError("a line of the states must be contiguous")
     lines, accepted = what.lines, what.accepted
     block = triton.next_power_of_2(keys)
     per_task = max(1, min(_ROWS, _TILE // block, triton.next_power_of_2(values)))
@@ -360,6 +359,63 @@ def sigmoid_gating_update(
     )
 
 
-def sigmoid_gating_update_fits(*args: Any, is_kda: bool = False, **kwargs: Any) -> bool:
-    """Whether a head has one decay for all its keys."""
-    return not (is_kda or (len(args) == 17 and args[16]))
+def fused_recurrent_fwd_fits(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float,
+    initial_state: torch.Tensor,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Whether each line of the states is contiguous."""
+    return _whole_lines(initial_state)
+
+
+def fused_recurrent_kernel_fits(*, h0: torch.Tensor, ht: torch.Tensor, **_: Any) -> bool:
+    """Whether each line of the states is contiguous."""
+    return _whole_lines(h0, ht)
+
+
+def packed_decode_fits(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    scale: float,
+    initial_state: torch.Tensor,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Whether each line of the states is contiguous."""
+    return _whole_lines(initial_state)
+
+
+def sigmoid_gating_update_fits(
+    A_log: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    dt_bias: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: float = 1.0,
+    threshold: float = 20.0,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    inplace_final_state: bool = True,
+    cu_seqlens: torch.Tensor | None = None,
+    ssm_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    is_kda: bool = False,
+) -> bool:
+    """Whether a head has one decay for all its keys, and each line of the states is contiguous."""
+    return not is_kda and (initial_state is None or _whole_lines(initial_state))
+
+
+def _whole_lines(*caches: torch.Tensor) -> bool:
+    return all(not len(cache) or cache[0].is_contiguous() for cache in caches)

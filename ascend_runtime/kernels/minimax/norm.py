@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid
 from ascend_runtime.reference.minimax import AllReduce
 
 #: Elements of a tile, and the fewest and most columns.
@@ -235,7 +235,7 @@ def norm_qk_fits(
 
 def close(x: torch.Tensor) -> bool:
     """Whether columns lie side by side, in a dtype that the kernels take."""
-    return x.dtype in _DTYPES and (x.stride(-1) == 1 or x.shape[-1] == 1)
+    return x.dtype in _DTYPES and side_by_side(x)
 
 
 def _tile(*widths: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid, without_gaps
 from ascend_runtime.reference.sampling import LANES
 
 #: Columns of a tile that is only divided.
@@ -170,6 +170,7 @@ def gumbel_sample(
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if not rows:
         return tokens
+    logits = without_gaps(logits)
     out = logits if processed_logits_out is None else processed_logits_out
     _gumbel_kernel[vector_grid(rows)](
         tokens,
@@ -208,3 +209,23 @@ def apply_temperature(
         tiles,
         WIDTH=_WIDTH,
     )
+
+
+def gumbel_sample_fits(
+    logits: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    pos: torch.Tensor,
+    apply_temperature: bool,
+    processed_logits_out: torch.Tensor | None = None,
+) -> bool:
+    """Whether the columns that are written lie side by side."""
+    return side_by_side(processed_logits_out)
+
+
+def apply_temperature_fits(
+    logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, temperature: torch.Tensor
+) -> bool:
+    """Whether the columns lie side by side."""
+    return side_by_side(logits)

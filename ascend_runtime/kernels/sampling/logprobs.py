@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid, without_gaps
 
 #: Columns of a tile.
 _WIDTH: Final = 2048
@@ -52,6 +52,7 @@ def _ranks_kernel(out, logits, ids, rows, vocab, stride, WIDTH: tl.constexpr):
 def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """See `ascend_runtime.reference.sampling.token_logprobs`."""
     rows, vocab = logits.shape
+    logits = without_gaps(logits)
     ids = token_ids.to(torch.int64).contiguous()
     found = torch.empty(ids.shape, dtype=torch.float32, device=logits.device)
     if found.numel():
@@ -70,6 +71,9 @@ def ranks(
     **_: Any,
 ) -> None:
     """See `ascend_runtime.reference.sampling.ranks`."""
+    if not side_by_side(logits):
+        logits = logits.contiguous()
+        logits_stride = logits.stride(0)
     if len(output):
         _ranks_kernel[vector_grid(len(output))](
             output,

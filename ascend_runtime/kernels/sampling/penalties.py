@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid, without_gaps
 
 #: Words of 32 tokens in a tile.
 _WORDS: Final = 32
@@ -88,6 +88,7 @@ def apply_penalties(
     rows, vocab = logits.shape
     if not rows:
         return
+    prompt_bin_mask, output_bin_counts = map(without_gaps, (prompt_bin_mask, output_bin_counts))
     tiles = triton.cdiv(vocab, 32 * _WORDS)
     _penalties_kernel[vector_grid(rows * tiles)](
         logits,
@@ -107,3 +108,8 @@ def apply_penalties(
         output_bin_counts.stride(0),
         WORDS=_WORDS,
     )
+
+
+def apply_penalties_fits(logits: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Whether the columns that are written lie side by side."""
+    return side_by_side(logits)

@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid
 
 
-@triton.jit(do_not_specialize=["rows", "counts_stride", "sampled_stride", "all_stride"])
+@triton.jit(do_not_specialize=["rows", "vocab", "counts_stride", "sampled_stride", "all_stride"])
 def _post_update_kernel(
     states,
     computed,
@@ -22,6 +22,7 @@ def _post_update_kernel(
     all_tokens,
     lengths,
     rows,
+    vocab,
     counts_stride,
     sampled_stride,
     all_stride,
@@ -37,8 +38,9 @@ def _post_update_kernel(
             tl.store(place, token.to(all_tokens.dtype.element_ty))
             tl.store(last + state, token)  # the last of them stays
             if HAS_COUNTS:
+                known = (token >= 0) & (token < vocab)
                 count = counts + state * counts_stride + token
-                tl.store(count, tl.load(count) + 1)
+                tl.store(count, tl.load(count, mask=known, other=0) + 1, mask=known)
         tl.store(lengths + state, length + new)
         query = tl.load(starts + row + 1) - tl.load(starts + row)
         done = tl.load(computed + state) + query - tl.load(num_rejected + row)
@@ -76,8 +78,28 @@ def post_update(
         all_token_ids,
         total_len,
         rows,
+        counts.shape[-1],
         counts.stride(0),
         sampled_tokens.stride(0),
         all_token_ids.stride(0),
         HAS_COUNTS=output_bin_counts is not None,
+    )
+
+
+def post_update_fits(
+    idx_mapping: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    last_sampled_tokens: torch.Tensor,
+    output_bin_counts: torch.Tensor | None,
+    sampled_tokens: torch.Tensor,
+    num_sampled: torch.Tensor,
+    num_rejected: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    all_token_ids: torch.Tensor,
+    total_len: torch.Tensor,
+) -> bool:
+    """Whether the states have no gaps within a row, nor single numbers between them."""
+    alone = (num_computed_tokens, last_sampled_tokens, total_len)
+    return all(one.is_contiguous() for one in alone) and side_by_side(
+        all_token_ids, output_bin_counts
     )
