@@ -129,10 +129,8 @@ def override(choice: str, *names: str) -> Iterator[None]:
 def choice(name: str, device_type: str) -> str:
     """Say what would be taken on a device: "upstream", or the kind of the first way to try."""
     operation = _operation(name)
-    forced = _forced(operation)
-    if forced == "upstream" or (forced is None and device_type not in ("npu", "cpu")):
-        return "upstream"
-    return _candidates(operation, device_type, forced)[0].kind
+    candidates = _candidates(operation, device_type, _forced(operation))
+    return candidates[0].kind if candidates else "upstream"
 
 
 def missing(implementation: Implementation) -> list[str]:
@@ -161,14 +159,11 @@ def _selector(operation: Operation, upstream: Function) -> Callable[[Any, Any], 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def key_for(device_type: str) -> str:
         forced = _forced(operation)
-        if forced == "upstream" or (forced is None and device_type not in ("npu", "cpu")):
-            ways.setdefault("upstream", ((None, upstream),))
-            return "upstream"
         candidates = _candidates(operation, device_type, forced)
         # Operators may be loaded, and the chip be known, after the first call.
         key = " ".join((device_type, str(forced), *(one.kind for one in candidates)))
         if key not in ways:
-            ways[key] = _ways(candidates)
+            ways[key] = _ways(candidates) or ((None, upstream),)
             if forced is None and device_type == "npu":
                 _warn_if_slow(operation, candidates)
         return key
@@ -228,7 +223,9 @@ def _check(chosen: dict[str, str], where: str) -> None:
 
 
 def _candidates(operation: Operation, device_type: str, forced: str | None) -> list[Implementation]:
-    """List the implementations to try in turn; the last one takes all arguments."""
+    """List the implementations to try in turn; the last takes all arguments. None: upstream's."""
+    if forced == "upstream":
+        return []
     if forced is not None:
         found = [one for one in operation.implementations if one.kind == forced]
         lacks = [lack for one in found for lack in missing(one)]
@@ -237,7 +234,7 @@ def _candidates(operation: Operation, device_type: str, forced: str | None) -> l
         takes_all = found[-1].fits is None
         return [*found, *(() if takes_all else operation.implementations[-1:])]
     if device_type != "npu":
-        return [operation.implementations[-1]]
+        return [operation.implementations[-1]] if device_type == "cpu" else []
     soc = device.soc_name()
     return [
         one

@@ -323,13 +323,9 @@ def _run(
     """Convolve x [T, D] into out [T, D], contiguous, and write the states."""
     tokens, channels = x.shape
     batch, taps = len(lines), weight.shape[1] - 1
-    starts = starts.to(torch.int32).contiguous()
-    if flags is not None:
-        flags = flags.contiguous()
-    if accepted is not None:
-        accepted = accepted.contiguous()
     if not tokens or not batch:
         return
+    starts = starts.to(torch.int32).contiguous()
     tiles = triton.cdiv(channels, _CHANNELS)
     history = torch.empty(batch, taps, channels, dtype=states.dtype, device=x.device)
     steps = (states.stride(0), states.stride(1), states.stride(2))
@@ -337,8 +333,8 @@ def _run(
         history,
         states,
         lines,
-        lines if flags is None else flags,
-        lines if accepted is None else accepted,
+        lines if flags is None else flags.contiguous(),
+        lines if accepted is None else accepted.contiguous(),
         batch,
         channels,
         tiles,

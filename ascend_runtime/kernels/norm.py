@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import side_by_side, spans_little, vector_grid
+from ascend_runtime.kernels.launch import side_by_side, spans_little, vector_grid, without_gaps
 from ascend_runtime.reference.norm import check_layer_norm
 
 #: Elements of a tile.
@@ -41,9 +41,7 @@ def l2norm_fwd(
     y = torch.empty(x.shape, dtype=output_dtype or x.dtype, device=x.device)
     if not y.numel():
         return y
-    flat = x.reshape(-1, columns)
-    if flat.stride(-1) != 1:
-        flat = flat.contiguous()
+    flat = without_gaps(x.reshape(-1, columns))
     block = triton.next_power_of_2(columns)
     per_task = _TILE // block
     _l2norm_kernel[vector_grid(triton.cdiv(len(flat), per_task))](

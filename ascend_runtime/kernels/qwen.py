@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ascend_runtime.device import cores
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import vector_grid, without_gaps
 from ascend_runtime.reference.qwen import Parts, check_shapes
 
 #: Elements of a tile, and the widest head, a tile of its own.
@@ -249,10 +249,7 @@ def split_qkv_norm_rope(
     if not takes_heads(head_dim, 2 * half):
         raise RuntimeError(f"split_qkv_norm_rope: {head_dim} numbers of a head fit no tile")
     tokens = len(qkv)
-    if qkv.stride(1) != 1:
-        qkv = qkv.contiguous()
-    if positions.stride(-1) != 1:
-        positions = positions.contiguous()
+    qkv, positions = without_gaps(qkv), without_gaps(positions)
     q, k, v = (qkv.new_empty(tokens, n * head_dim) for n in (num_heads, num_kv_heads, num_kv_heads))
     gates = torch.empty_like(q) if gate else None
     time, height, width = mrope_section or (0, 0, 0)

@@ -98,5 +98,5 @@ def launch_sizes() -> Iterator[list[int]]:
 
 
 def with_gaps(x: torch.Tensor) -> torch.Tensor:
-    """Return the same vector, of step 2 in memory, with another value between any two."""
+    """Return the same tensor, its last dimension of step 2, with other values in between."""
     return torch.stack((x, x.roll(1)), -1)[..., 0]

@@ -275,6 +275,8 @@ def test_lines_with_gaps_are_left_to_the_definition():
     assert not kernels.fused_recurrent_kernel_fits(h0=whole, ht=gaps, q=q)
     assert kernels.sigmoid_gating_update_fits(q, *rest[:5], q, initial_state=whole)
     assert not kernels.sigmoid_gating_update_fits(q, *rest[:5], q, initial_state=gaps)
+    assert kernels.sigmoid_gating_update_fits(q, *rest[:5], q, 1.0, 20.0, None, whole)
+    assert not kernels.sigmoid_gating_update_fits(q, *rest[:5], q, 1.0, 20.0, None, gaps)
 
 
 def test_line_with_gaps_is_refused():

@@ -105,21 +105,14 @@ def test_random_kernel_is_the_definition(cores, counts, draft):
 
 
 def test_vectors_with_gaps(cores):
-    """As are columns of a table; what is written, and probabilities, have none."""
+    """As are columns of a table; what is written has none."""
     for name, call in (
         ("greedy", greedy_call([2, 0, 3], False)),
         ("random", random_call([2, 0, 3], True)),
         ("recover", recover_call([2, 0, 3], True, 7)),
     ):
-        gaps = [
-            with_gaps(one)
-            if at and isinstance(one, torch.Tensor) and 1 in (one.dim(), *one.shape[1:])
-            else one.T.contiguous().T
-            if at and isinstance(one, torch.Tensor)
-            else one
-            for at, one in enumerate(call)
-        ]
-        assert any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in gaps)
+        read = (with_gaps(one) if isinstance(one, torch.Tensor) else one for one in call[1:])
+        gaps = [call[0], *read]
         options = {"NO_DRAFT_PROBS": False} if name == "random" else {}
         right = outputs(getattr(reference, name), call, **options)
         with ascend_grids():

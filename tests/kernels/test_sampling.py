@@ -211,8 +211,7 @@ def test_tables_with_gaps(cores):
     update = update_call(5, 3, True)
     assert kernels.post_update_fits(*update)
     for at in (1, 2, 3, 8, 9):
-        odd = torch.stack((update[at], update[at]), -1)[..., 0]
-        assert not kernels.post_update_fits(*update[:at], odd, *update[at + 1 :])
+        assert not kernels.post_update_fits(*gapped(update, at))
 
 
 def test_sampled_ids_that_are_no_tokens(cores):

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import vector_grid, without_gaps
 
 #: Elements of a tile.
 _TILE: Final = 4096
@@ -98,7 +98,7 @@ def gates(
     rows, heads = a.shape
     g = torch.empty(rows, heads, dtype=torch.float32, device=a.device)
     strength = torch.empty(rows, heads, dtype=dtype, device=a.device)
-    a, b = (x if x.stride(1) == 1 else x.contiguous() for x in (a, b))
+    a, b = without_gaps(a), without_gaps(b)
     block = triton.next_power_of_2(heads)
     per_task = max(1, min(64, _TILE // block))
     _gating_kernel[vector_grid(triton.cdiv(rows, per_task))](

@@ -359,19 +359,13 @@ def sigmoid_gating_update(
     )
 
 
-def fused_recurrent_fwd_fits(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    scale: float,
-    initial_state: torch.Tensor,
-    *_: Any,
-    **__: Any,
-) -> bool:
+def fused_recurrent_fwd_fits(*args: Any, **kwargs: Any) -> bool:
     """Whether each line of the states is contiguous."""
-    return _whole_lines(initial_state)
+    return _whole_lines(_given("initial_state", 6, args, kwargs))
+
+
+#: They are the seventh argument here too.
+packed_decode_fits = fused_recurrent_fwd_fits
 
 
 def fused_recurrent_kernel_fits(*, h0: torch.Tensor, ht: torch.Tensor, **_: Any) -> bool:
@@ -379,42 +373,14 @@ def fused_recurrent_kernel_fits(*, h0: torch.Tensor, ht: torch.Tensor, **_: Any)
     return _whole_lines(h0, ht)
 
 
-def packed_decode_fits(
-    mixed_qkv: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    A_log: torch.Tensor,
-    dt_bias: torch.Tensor,
-    scale: float,
-    initial_state: torch.Tensor,
-    *_: Any,
-    **__: Any,
-) -> bool:
-    """Whether each line of the states is contiguous."""
-    return _whole_lines(initial_state)
-
-
-def sigmoid_gating_update_fits(
-    A_log: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    dt_bias: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: float = 1.0,
-    threshold: float = 20.0,
-    scale: float | None = None,
-    initial_state: torch.Tensor | None = None,
-    inplace_final_state: bool = True,
-    cu_seqlens: torch.Tensor | None = None,
-    ssm_state_indices: torch.Tensor | None = None,
-    num_accepted_tokens: torch.Tensor | None = None,
-    use_qk_l2norm_in_kernel: bool = False,
-    is_kda: bool = False,
-) -> bool:
+def sigmoid_gating_update_fits(*args: Any, **kwargs: Any) -> bool:
     """Whether a head has one decay for all its keys, and each line of the states is contiguous."""
-    return not is_kda and (initial_state is None or _whole_lines(initial_state))
+    state = _given("initial_state", 10, args, kwargs)
+    return not _given("is_kda", 16, args, kwargs) and (state is None or _whole_lines(state))
+
+
+def _given(name: str, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def _whole_lines(*caches: torch.Tensor) -> bool:

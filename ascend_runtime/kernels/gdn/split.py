@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import vector_grid
+from ascend_runtime.kernels.launch import vector_grid, without_gaps
 
 _Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 #: Elements of a tile, and its columns at most.
@@ -65,8 +65,7 @@ def split_qkvzba(
 ) -> _Parts:
     """See `ascend_runtime.gdn.split_qkvzba`; b and a, a few numbers a row, are copied by torch."""
     rows, ratio = qkvz.size(0), hv // hk
-    if qkvz.stride(1) != 1:
-        qkvz = qkvz.contiguous()
+    qkvz = without_gaps(qkvz)
     mixed = qkvz.new_empty(rows, 2 * hk * dk + hv * dv)
     z = qkvz.new_empty(rows, hv, dv)
     keys, values = (min(_WIDEST, triton.next_power_of_2(size)) for size in (dk, ratio * dv))

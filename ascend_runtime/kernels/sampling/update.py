@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_runtime.kernels.launch import side_by_side, vector_grid
+from ascend_runtime.kernels.launch import side_by_side, vector_grid, without_gaps
 
 
 @triton.jit(do_not_specialize=["rows", "vocab", "counts_stride", "sampled_stride", "all_stride"])
@@ -63,8 +63,7 @@ def post_update(
     rows = len(idx_mapping)
     if not rows:
         return
-    if sampled_tokens.stride(1) != 1:
-        sampled_tokens = sampled_tokens.contiguous()
+    sampled_tokens = without_gaps(sampled_tokens)
     counts = total_len if output_bin_counts is None else output_bin_counts
     _post_update_kernel[vector_grid(rows)](
         idx_mapping.contiguous(),
